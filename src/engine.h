@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVX_SRC_ENGINE_H
+#define KVX_SRC_ENGINE_H
+/*
+ * The seam between the library (context.c, transfer.c) and what does the work (engine_cuda*.c, engine_cpu*.c). The
+ * library has checked every argument, numbered the batch and pinned the slots before it calls; the engine owns records,
+ * headers, keys on its side, rings and queues. Calls on one engine are serialised by the context's lock, except `poll`,
+ * which any thread may call at any time.
+ */
+#include "kvx.h"
+#include "../kernels/format.h"
+#include "pool.h"
+
+typedef struct kvx_engine_config {
+    const struct kvx_pool_view *pool; /* lives longer than the engine */
+    int device;                       /* CUDA ordinal, -1: current */
+    uint32_t n_tenants, max_tickets, max_pairs, max_layouts;
+    uint32_t tamper_budget; /* latch when more blocks than this were tampered with */
+    uint32_t fixed_field;   /* first 4 bytes of every iv */
+    uint64_t prf_key[2];
+    uint64_t ring_bytes, burst_bytes; /* 0: the engine's choice */
+} kvx_engine_config;
+
+enum kvx_op { KVX_OP_STORE, KVX_OP_RESTORE, KVX_OP_DISCARD };
+
+/* A batch. Everything pointed to may vanish when submit returns. Two FIFO pipelines: stores with discards, restores. */
+typedef struct kvx_batch {
+    enum kvx_op op;
+    uint32_t n;
+    uint32_t first_entry;  /* entries first_entry .. first_entry + n - 1, modulo max_pairs, are this batch's */
+    uint32_t ticket_index; /* place in the ticket table, < max_tickets */
+    uint64_t ticket;       /* serial, never reused, ascending */
+    uint64_t after;        /* newest ticket of the OTHER pipeline that must end first; 0: none */
+    uint32_t after_index;  /* its place in the ticket table */
+    uint64_t store_id;     /* STORE, DISCARD: even, larger than that of any earlier batch */
+    const kvx_work_pair *pairs;
+    const kvx_options *options; /* never NULL; a local copy, defaults filled in */
+} kvx_batch;
+
+/* Counters of an engine; all since create. */
+typedef struct kvx_engine_counts {
+    uint64_t launches, copies, host_syncs, record_bytes;
+} kvx_engine_counts;
+
+typedef struct kvx_engine_ops {
+    kvx_engine kind;
+    /* Allocates everything. The note says what failed. */
+    kvx_status (*create)(const kvx_engine_config *config, void **engine);
+    /* All work has ended, or the device is lost. Wipes keys and records. */
+    void (*destroy)(void *engine);
+    /* Makes the 32-byte key current for a tenant. Blocking; the caller wipes its copy. */
+    kvx_status (*key_install)(void *engine, uint32_t tenant, uint32_t key_slot, const uint8_t key[KVX_KEY_BYTES]);
+    /* Installs or (layout NULL) forgets layout `index`; the arrays in `layout` are host copies to be copied. Blocking.
+     * Not called while work names the layout. Checks that lane addresses belong to the engine's device. */
+    kvx_status (*layout_set)(void *engine, uint32_t index, const kvx_dev_layout *layout);
+    /* Enqueues; never waits for the device. KVX_UNSUPPORTED if the stream is being captured. After any error nothing of
+     * the batch will happen. A batch that was accepted always ends: each pair gets a result word, also when latched. */
+    kvx_status (*submit)(void *engine, const kvx_batch *batch);
+    /* Verdict of entry `entry` (absolute, < max_pairs) for pair `index` of `ticket`: a kvx_verdict, NONE if not yet. */
+    uint32_t (*poll)(void *engine, uint64_t ticket, uint32_t entry, uint32_t index);
+    /* Nonzero once the source of the store `ticket` has been read. */
+    uint32_t (*released)(void *engine, uint64_t ticket, uint32_t ticket_index);
+    /* KVX_OK, or KVX_DEVICE_LOST with the note set. Called now and then by waiters. Does not wait. */
+    kvx_status (*health)(void *engine);
+    void (*counts)(void *engine, kvx_engine_counts *counts);
+#ifdef KVX_TESTING
+    /* For tests that decrypt a pool image with OpenSSL alone: header and records of a flat slot. Waits for the device.
+     */
+    kvx_status (*export_slot)(void *engine, uint32_t slot, kvx_header *header, kvx_record *records, uint32_t n_records);
+    /* Overwrite words for tests of limits (sequence near its end, latch, ...). `words` in/out; set != 0 writes. */
+    kvx_status (*words)(void *engine, kvx_dev_words *words, int set);
+    /* The words that the host could forge: max_pairs result words, then max_tickets released words. */
+    uint64_t *(*results)(void *engine, uint32_t *n_words);
+#endif
+} kvx_engine_ops;
+
+extern const kvx_engine_ops kvx_engine_cpu;
+#if KVX_WITH_CUDA
+extern const kvx_engine_ops kvx_engine_cuda;
+#endif
+
+#endif

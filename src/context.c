@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of a context: checks the configuration, chooses the engine, makes keys, allocates everything that steady state
+ * will need, and takes it all down again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "context.h"
+#include "secmem.h"
+
+#define DESTROY_TIMEOUT_NS (30ull * 1000 * 1000 * 1000)
+
+kvx_status kvx_copy_sized(void *own, size_t own_bytes, const void *given, const char *what)
+{
+    size_t given_bytes;
+    memset(own, 0, own_bytes);
+    if (!given)
+        return kvx_note(KVX_INVALID, "%s is NULL", what);
+    memcpy(&given_bytes, given, sizeof given_bytes);
+    if (given_bytes < sizeof given_bytes || given_bytes > own_bytes)
+        return kvx_note(KVX_INVALID, "%s.size is %zu, this library knows up to %zu: set it with the INIT macro", what,
+                        given_bytes, own_bytes);
+    memcpy(own, given, given_bytes);
+    return KVX_OK;
+}
+
+kvx_status kvx_ctx_alive(const kvx_ctx *ctx)
+{
+    if (!ctx)
+        return kvx_note(KVX_INVALID, "ctx is NULL");
+    if (ctx->pid != getpid())
+        return kvx_note(KVX_FORKED, "the context belongs to process %ld: create one in this process", (long)ctx->pid);
+    return KVX_OK;
+}
+
+kvx_status kvx_ctx_usable(const kvx_ctx *ctx)
+{
+    KVX_TRY(kvx_ctx_alive(ctx));
+    if (atomic_load(&ctx->lost))
+        return kvx_note(KVX_DEVICE_LOST, "the device failed earlier: destroy this context");
+    if (atomic_load(&ctx->latched))
+        return kvx_note(KVX_LATCHED, "tampering was detected: destroy this context and create a new one on the pool");
+    return KVX_OK;
+}
+
+static kvx_status check_limit(uint32_t *value, uint32_t fallback, uint32_t limit, const char *name)
+{
+    if (*value == 0)
+        *value = fallback;
+    if (*value > limit)
+        return kvx_note(KVX_INVALID, "kvx_config.%s is %u, at most %u", name, *value, limit);
+    return KVX_OK;
+}
+
+static kvx_status check_config(kvx_config *config)
+{
+    if (config->engine < KVX_ENGINE_AUTO || config->engine > KVX_ENGINE_CPU)
+        return kvx_note(KVX_INVALID, "kvx_config.engine is %d", (int)config->engine);
+    if (config->tamper_policy != KVX_TAMPER_LATCH && config->tamper_policy != KVX_TAMPER_MISS)
+        return kvx_note(KVX_INVALID, "kvx_config.tamper_policy is %d", (int)config->tamper_policy);
+    if (config->device < 0)
+        return kvx_note(KVX_INVALID, "kvx_config.device is %d: ordinal + 1, or 0", config->device);
+    if (config->tamper_policy == KVX_TAMPER_LATCH)
+        config->tamper_budget = 0;
+    else if (config->tamper_budget == 0)
+        config->tamper_budget = 16;
+    KVX_TRY(check_limit(&config->n_tenants, 1, KVX_TENANTS_LIMIT, "n_tenants"));
+    KVX_TRY(check_limit(&config->max_tickets, 256, 1u << KVX_TICKET_PLACE_BITS, "max_tickets"));
+    KVX_TRY(check_limit(&config->max_pairs, 65536, 1u << 24, "max_pairs"));
+    return check_limit(&config->max_layouts, 16, KVX_LAYOUTS_LIMIT, "max_layouts");
+}
+
+static kvx_status use_cpu(kvx_ctx *ctx, const char *why)
+{
+    ctx->ops = &kvx_engine_cpu;
+    snprintf(ctx->engine_note, sizeof ctx->engine_note, "CPU engine: %s", why);
+    return KVX_OK;
+}
+
+static kvx_status choose_engine(kvx_ctx *ctx, kvx_engine wanted)
+{
+    const char *why = "asked for";
+    if (wanted == KVX_ENGINE_CPU)
+        return use_cpu(ctx, why);
+#if KVX_WITH_CUDA
+    if (kvx_hostmem_gpu_usable(&why)) {
+        if (ctx->view->pinned) {
+            ctx->ops = &kvx_engine_cuda;
+            snprintf(ctx->engine_note, sizeof ctx->engine_note, "CUDA engine");
+            return KVX_OK;
+        }
+        if (wanted == KVX_ENGINE_CUDA)
+            return kvx_note(KVX_INVALID, "the CUDA engine needs a pinned pool: create it with engine AUTO or CUDA");
+        return use_cpu(ctx, "the pool is not pinned");
+    }
+#else
+    (void)kvx_hostmem_gpu_usable(&why);
+#endif
+    if (wanted == KVX_ENGINE_CUDA)
+        return kvx_note(KVX_UNSUPPORTED, "no usable GPU: %s", why);
+    return use_cpu(ctx, why);
+}
+
+static void free_books(kvx_ctx *ctx)
+{
+    free(ctx->entries);
+    free(ctx->free_places);
+    free(ctx->tickets);
+    free(ctx->layouts);
+    free(ctx->last_restore);
+    free(ctx->last_store);
+    free(ctx->slot_marks);
+    free(ctx->refusals);
+    free(ctx->flats);
+    free(ctx->handles);
+    free(ctx->work);
+}
+
+static kvx_status make_books(kvx_ctx *ctx)
+{
+    uint32_t i, n_slots = ctx->view->n_slots;
+    ctx->work = calloc(ctx->max_pairs, sizeof *ctx->work);
+    ctx->handles = calloc(ctx->max_pairs, sizeof *ctx->handles);
+    ctx->flats = calloc(ctx->max_pairs, sizeof *ctx->flats);
+    ctx->refusals = calloc(ctx->max_pairs, sizeof *ctx->refusals);
+    ctx->slot_marks = calloc(n_slots, sizeof *ctx->slot_marks);
+    ctx->last_store = calloc(n_slots, sizeof *ctx->last_store);
+    ctx->last_restore = calloc(n_slots, sizeof *ctx->last_restore);
+    ctx->layouts = calloc(ctx->max_layouts, sizeof *ctx->layouts);
+    ctx->tickets = calloc(ctx->max_tickets, sizeof *ctx->tickets);
+    ctx->free_places = calloc(ctx->max_tickets, sizeof *ctx->free_places);
+    ctx->entries = calloc(ctx->max_pairs, sizeof *ctx->entries);
+    if (!ctx->work || !ctx->handles || !ctx->flats || !ctx->refusals || !ctx->slot_marks || !ctx->last_store ||
+        !ctx->last_restore || !ctx->layouts || !ctx->tickets || !ctx->free_places || !ctx->entries)
+        return kvx_note(KVX_NO_MEMORY, "no host memory for the books of %u slots and %u pairs", n_slots,
+                        ctx->max_pairs);
+    for (i = 0; i < ctx->max_tickets; i++)
+        ctx->free_places[i] = i;
+    ctx->n_free_places = ctx->max_tickets;
+    ctx->next_serial = 1;
+    ctx->next_store_id = 2;
+    return KVX_OK;
+}
+
+static kvx_status make_engine(kvx_ctx *ctx, const kvx_config *config)
+{
+    kvx_engine_config engine = {.pool = ctx->view,
+                                .device = config->device - 1,
+                                .n_tenants = ctx->n_tenants,
+                                .max_tickets = ctx->max_tickets,
+                                .max_pairs = ctx->max_pairs,
+                                .max_layouts = ctx->max_layouts,
+                                .tamper_budget = ctx->tamper_budget,
+                                .ring_bytes = config->ring_bytes,
+                                .burst_bytes = config->burst_bytes};
+    kvx_status status = kvx_keyring_random(engine.prf_key, sizeof engine.prf_key);
+    if (status == KVX_OK)
+        status = kvx_keyring_random(&engine.fixed_field, sizeof engine.fixed_field);
+    if (status == KVX_OK)
+        status = ctx->ops->create(&engine, &ctx->engine);
+    kvx_secmem_wipe(engine.prf_key, sizeof engine.prf_key);
+    return status;
+}
+
+static kvx_status install_keys(kvx_ctx *ctx)
+{
+    const uint8_t *key;
+    uint32_t tenant;
+    for (tenant = 0; tenant < ctx->n_tenants; tenant++) {
+        KVX_TRY(kvx_keyring_block_key(ctx->keyring, tenant, &key));
+        KVX_TRY(ctx->ops->key_install(ctx->engine, tenant, tenant, key));
+    }
+    return KVX_OK;
+}
+
+static kvx_ctx *ctx_new(kvx_pool *pool, const kvx_config *config)
+{
+    kvx_ctx *ctx = calloc(1, sizeof *ctx);
+    if (!ctx)
+        return NULL;
+    ctx->pool = pool;
+    ctx->view = kvx_pool_view_of(pool);
+    ctx->pid = getpid();
+    ctx->max_tickets = config->max_tickets;
+    ctx->max_pairs = config->max_pairs;
+    ctx->max_layouts = config->max_layouts;
+    ctx->n_tenants = config->n_tenants;
+    ctx->tamper_budget = config->tamper_budget;
+    return ctx;
+}
+
+kvx_status kvx_ctx_create(kvx_pool *pool, const kvx_config *config, kvx_ctx **result)
+{
+    kvx_config own;
+    kvx_ctx *ctx;
+    kvx_status status;
+    if (!pool || !result)
+        return kvx_note(KVX_INVALID, "pool or ctx is NULL");
+    KVX_TRY(kvx_pool_alive(pool));
+    KVX_TRY(kvx_copy_sized(&own, sizeof own, config, "kvx_config"));
+    KVX_TRY(check_config(&own));
+    ctx = ctx_new(pool, &own);
+    if (!ctx)
+        return kvx_note(KVX_NO_MEMORY, "no memory for a context");
+    status = choose_engine(ctx, own.engine);
+    if (status == KVX_OK)
+        status = make_books(ctx);
+    if (status != KVX_OK)
+        goto free_ctx;
+    status = kvx_keyring_create(&ctx->keyring);
+    if (status != KVX_OK)
+        goto free_ctx;
+    status = make_engine(ctx, &own);
+    if (status != KVX_OK)
+        goto destroy_keyring;
+    status = install_keys(ctx);
+    if (status != KVX_OK)
+        goto destroy_engine;
+    pthread_mutex_init(&ctx->submit, NULL);
+    pthread_mutex_init(&ctx->book, NULL);
+    ctx->owner = kvx_pool_attach(pool);
+    *result = ctx;
+    return KVX_OK;
+destroy_engine:
+    ctx->ops->destroy(ctx->engine);
+destroy_keyring:
+    kvx_keyring_destroy(ctx->keyring);
+free_ctx:
+    free_books(ctx);
+    free(ctx);
+    return status;
+}
+
+/* Slots of batches that never ended (device lost) are given back to the pool's books. */
+static void unpin_running(kvx_ctx *ctx)
+{
+    uint32_t place, i;
+    for (place = 0; place < ctx->max_tickets; place++) {
+        const kvx_ticket_state *ticket = &ctx->tickets[place];
+        if (ticket->phase != KVX_TICKET_RUNNING)
+            continue;
+        for (i = 0; i < ticket->n; i++)
+            kvx_pool_unpin(ctx->pool, 1, &ctx->entries[(ticket->first + i) % ctx->max_pairs].flat);
+    }
+}
+
+void kvx_ctx_destroy(kvx_ctx *ctx)
+{
+    uint32_t i;
+    if (!ctx)
+        return;
+    if (ctx->pid != getpid())
+        return; /* nothing in a child is ours to touch: locked memory and device state are the parent's */
+    if (kvx_ticket_drain(ctx, DESTROY_TIMEOUT_NS) != KVX_OK)
+        unpin_running(ctx);
+    ctx->ops->destroy(ctx->engine);
+    kvx_keyring_destroy(ctx->keyring);
+    kvx_pool_detach(ctx->pool);
+    for (i = 0; i < ctx->max_layouts; i++)
+        if (ctx->layouts[i])
+            kvx_layout_free(ctx->layouts[i]);
+    pthread_mutex_destroy(&ctx->book);
+    pthread_mutex_destroy(&ctx->submit);
+    free_books(ctx);
+    free(ctx);
+}
+
+static void fill_stats(kvx_ctx *ctx, kvx_stats *stats)
+{
+    kvx_engine_counts counts;
+    pthread_mutex_lock(&ctx->book);
+    kvx_ticket_reap(ctx);
+    *stats = ctx->counts;
+    stats->tickets_in_use = ctx->max_tickets - ctx->n_free_places;
+    pthread_mutex_unlock(&ctx->book);
+    ctx->ops->counts(ctx->engine, &counts);
+    stats->engine = ctx->ops->kind;
+    stats->pinned = ctx->view->pinned;
+    stats->latched = atomic_load(&ctx->latched) != 0;
+    stats->launches = counts.launches;
+    stats->copies = counts.copies;
+    stats->host_syncs = counts.host_syncs;
+    stats->record_bytes = counts.record_bytes;
+    stats->pool_bytes = ctx->view->bytes;
+    kvx_pool_counts(ctx->pool, &stats->slots_free, &stats->slots_used, &stats->slots_in_flight);
+    memcpy(stats->engine_note, ctx->engine_note, sizeof stats->engine_note);
+}
+
+kvx_status kvx_stats_get(kvx_ctx *ctx, kvx_stats *stats)
+{
+    kvx_stats own;
+    size_t size;
+    KVX_TRY(kvx_ctx_alive(ctx));
+    KVX_TRY(kvx_copy_sized(&own, sizeof own, stats, "kvx_stats"));
+    size = own.size;
+    fill_stats(ctx, &own);
+    own.size = size;
+    memcpy(stats, &own, size);
+    return KVX_OK;
+}

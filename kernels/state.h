@@ -59,10 +59,11 @@ KVX_HD uint32_t kvx_slot_commit(kvx_header *header, const kvx_record *records, u
                                 const kvx_header *description)
 {
     uint32_t i;
-    uint64_t writing = kvx_word(store_id, KVX_SLOT_WRITING);
-    for (i = 0; verdict == KVX_VERDICT_OK && i < description->n_units; i++)
-        if (records[i].store_id != store_id)
-            verdict = KVX_VERDICT_SUPERSEDED;
+    uint64_t writing = kvx_word(store_id, KVX_SLOT_WRITING), difference = 0;
+    for (i = 0; i < description->n_units; i++) /* no early exit: a GPU has all loads under way at once */
+        difference |= records[i].store_id ^ store_id;
+    if (verdict == KVX_VERDICT_OK && difference != 0)
+        verdict = KVX_VERDICT_SUPERSEDED;
     if (verdict != KVX_VERDICT_OK) {
         (void)kvx_atomic_cas_u64(&header->word, writing, kvx_word(store_id + 1, KVX_SLOT_EMPTY));
         return verdict;

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a CTA works through units: in rounds. A warp resolves the round's units, a lane each. Then the CTA's groups of
+ * warps take a unit each, those with the same key together, for the CTA holds the tables of one key at a time. */
+#ifndef KVX_KERNELS_CTA_CUH
+#define KVX_KERNELS_CTA_CUH
+
+#include "crypt.cuh"
+#include "gather.cuh"
+#include "unit.cuh"
+
+#define KVX_UNITS_PER_ROUND 16u
+
+/* Shared memory below the tables. */
+struct kvx_cta {
+    kvx_key_powers key;
+    kvx_gf partial[KVX_CTA_WARPS];
+    kvx_unit units[KVX_UNITS_PER_ROUND];
+    kvx_gf piece_power[KVX_CTA_WARPS]; /* H^piece_weight, as each warp used it last */
+    uint32_t piece_weight[KVX_CTA_WARPS];
+    uint32_t key_slot, key_generation; /* of what is loaded */
+    uint32_t key_good;
+};
+static_assert(sizeof(kvx_cta) <= KVX_TABLES_AT - KVX_SHARED_BASE, "the tables begin too early");
+
+__device__ __forceinline__ kvx_cta &kvx_cta_state()
+{
+    extern __shared__ __align__(16) uint8_t kvx_shared[];
+    return *reinterpret_cast<kvx_cta *>(kvx_shared);
+}
+
+/* The unit that this warp's group works on in one pass, if any. */
+struct kvx_turn {
+    kvx_unit *unit;
+    kvx_piece piece;
+    uint32_t same_key; /* the units of the round that wait for the same key */
+    uint32_t warp;     /* in the group */
+    uint32_t n_warps;  /* of the group */
+};
+
+/* Ready after the next barrier. */
+template <class V> __device__ __forceinline__ void kvx_cta_begin(kvx_cta &cta)
+{
+    kvx_fill_aes_tables<V>();
+    if (threadIdx.x == 0) {
+        cta.key_slot = UINT32_MAX;
+        cta.key_good = 0;
+    }
+}
+
+/* Nothing of a key outlives the CTA. */
+template <class V> __device__ __forceinline__ void kvx_cta_end(kvx_cta &cta)
+{
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < sizeof cta / 4; i += KVX_CTA_THREADS)
+        kvx_shared_store(KVX_SHARED_BASE + i * 4, 0u);
+    kvx_clear_hash_tables<V>();
+}
+
+/* Bit u: unit u of the round still waits to be worked on. */
+__device__ __forceinline__ uint32_t kvx_units_waiting(const kvx_cta &cta, uint32_t n_units)
+{
+    const bool waits = kvx_lane() < n_units && cta.units[kvx_lane()].verdict == KVX_VERDICT_NONE;
+    return __ballot_sync(0xffffffffu, waits);
+}
+
+/* Takes the next turn out of `waiting`: as many units with the first one's key as there are groups. All warps get the
+ * same sets, each the unit of its group. */
+__device__ __forceinline__ kvx_turn kvx_turn_take(kvx_cta &cta, uint32_t *waiting, uint32_t warps_per_unit)
+{
+    const uint32_t warp = threadIdx.x / 32, n_groups = KVX_CTA_WARPS / warps_per_unit;
+    const kvx_unit &leader = cta.units[__ffs(*waiting) - 1];
+    const kvx_unit &mine = cta.units[kvx_lane() % KVX_UNITS_PER_ROUND];
+    const bool same = mine.key_slot == leader.key_slot && mine.key_generation == leader.key_generation;
+    kvx_turn turn;
+    turn.same_key = __ballot_sync(0xffffffffu, same) & *waiting;
+    turn.warp = warp % warps_per_unit;
+    turn.n_warps = warps_per_unit;
+    turn.unit = nullptr;
+    uint32_t rest = turn.same_key;
+    for (uint32_t group = 0; group < n_groups && rest != 0; group++) {
+        const uint32_t lowest = rest & (0u - rest);
+        if (group == warp / warps_per_unit)
+            turn.unit = &cta.units[__ffs(lowest) - 1];
+        *waiting &= ~lowest;
+        rest &= ~lowest;
+    }
+    if (turn.unit)
+        turn.piece = kvx_piece_of(turn.unit->bytes / 16, turn.warp, turn.n_warps);
+    return turn;
+}
+
+/* Copies a key into shared memory and only then asks whether it was alive. Called by all threads, `slot` < n_keys. */
+template <class V>
+__device__ __forceinline__ void kvx_key_load(kvx_cta &cta, const kvx_key_slot *key, uint32_t slot, uint32_t generation)
+{
+    constexpr uint32_t n = sizeof(kvx_key_powers) / 16;
+    __syncthreads(); /* nobody uses the key before it any more */
+    if (threadIdx.x < n)
+        reinterpret_cast<uint4 *>(&cta.key)[threadIdx.x] =
+            __ldcg(reinterpret_cast<const uint4 *>(&key->powers) + threadIdx.x);
+    kvx_fill_hash_tables<V>(key);
+    if (threadIdx.x < KVX_CTA_WARPS)
+        cta.piece_weight[threadIdx.x] = 0;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        cta.key_good = kvx_key_is_live(key, generation);
+        cta.key_slot = slot;
+        cta.key_generation = generation;
+    }
+    __syncthreads();
+}
+
+/* Makes the key of the turn's units the loaded one. False: it is dead; its units get `refusal` and nothing is done. */
+template <class V>
+__device__ __forceinline__ bool kvx_turn_key(kvx_cta &cta, const kvx_dev &dev, const kvx_turn &turn, uint32_t refusal,
+                                             uint32_t *waiting)
+{
+    const kvx_unit &first = cta.units[__ffs(turn.same_key) - 1];
+    const uint32_t slot = first.key_slot, generation = first.key_generation;
+    if (!cta.key_good || cta.key_slot != slot || cta.key_generation != generation)
+        kvx_key_load<V>(cta, &dev.keys[slot], slot, generation);
+    if (cta.key_good)
+        return true;
+    *waiting &= ~turn.same_key;
+    if (threadIdx.x < KVX_UNITS_PER_ROUND && (turn.same_key >> threadIdx.x & 1))
+        cta.units[threadIdx.x].verdict = refusal;
+    __syncthreads();
+    return false;
+}
+
+__device__ __forceinline__ kvx_counter_cache kvx_unit_counters(const kvx_unit &unit)
+{
+    kvx_counter_cache cache;
+    cache.high = UINT32_MAX; /* none yet */
+    cache.iv = unit.iv;
+    return cache;
+}
+
+/* H^weight, weight != 0; the same weight comes again and again. */
+__device__ __forceinline__ kvx_gf kvx_piece_power(kvx_cta &cta, uint32_t weight)
+{
+    const uint32_t warp = threadIdx.x / 32;
+    if (cta.piece_weight[warp] != weight) {
+        const kvx_gf power = kvx_warp_power(cta.key.doublings, weight);
+        __syncwarp();
+        if (kvx_lane() == 0) {
+            cta.piece_power[warp] = power;
+            cta.piece_weight[warp] = weight;
+        }
+        __syncwarp();
+    }
+    return cta.piece_power[warp];
+}
+
+/* From the lanes' Horner sums, the warp's part of the unit's hash, times H (for the length block will follow). Left for
+ * kvx_turn_tag, which comes after a barrier. */
+__device__ __forceinline__ void kvx_turn_hash(kvx_cta &cta, const kvx_turn &turn, kvx_gf lane_sum)
+{
+    kvx_gf hash = kvx_gf_warp_sum(kvx_gf_mul(lane_sum, cta.key.weights[kvx_lane()]));
+    if (turn.piece.weight != 0)
+        hash = kvx_gf_mul(hash, kvx_piece_power(cta, turn.piece.weight));
+    if (kvx_lane() == 0)
+        cta.partial[threadIdx.x / 32] = hash;
+}
+
+/* The unit's tag, as four little-endian words; computed by the first warp of the group. */
+template <class V> __device__ __forceinline__ uint4 kvx_turn_tag(const kvx_cta &cta, const kvx_turn &turn)
+{
+    const kvx_columns columns = kvx_lane_columns<V>();
+    const uint32_t bytes = turn.unit->bytes, counter = 1;
+    kvx_counter_cache cache = kvx_unit_counters(*turn.unit);
+    const kvx_gf lengths = {{0, 0, bytes >> 29, bytes << 3}};
+    uint32_t mask[1][4];
+    kvx_gf hash = kvx_lane() < turn.n_warps ? cta.partial[threadIdx.x / 32 + kvx_lane()] : kvx_gf_zero();
+    hash = kvx_gf_xor(kvx_gf_warp_sum(hash), kvx_gf_mul(lengths, cta.key.doublings[0]));
+    kvx_key_stream<V, 1, 1>(&cache, cta.key.round_keys, columns, &counter, mask);
+    return make_uint4(kvx_bswap32(hash.w[0]) ^ mask[0][0], kvx_bswap32(hash.w[1]) ^ mask[0][1],
+                      kvx_bswap32(hash.w[2]) ^ mask[0][2], kvx_bswap32(hash.w[3]) ^ mask[0][3]);
+}
+
+#endif

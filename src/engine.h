@@ -69,6 +69,8 @@ typedef struct kvx_engine_ops {
     kvx_status (*export_slot)(void *engine, uint32_t slot, kvx_header *header, kvx_record *records, uint32_t n_records);
     /* Overwrite words for tests of limits (sequence near its end, latch, ...). `words` in/out; set != 0 writes. */
     kvx_status (*words)(void *engine, kvx_dev_words *words, int set);
+    /* Copies what the rings or staging buffers hold, `*n_bytes` of it at most; sets *n_bytes. Waits for the device. */
+    kvx_status (*export_rings)(void *engine, void *bytes, uint64_t *n_bytes);
     /* The words that the host could forge: max_pairs result words, then max_tickets released words. */
     uint64_t *(*results)(void *engine, uint32_t *n_words);
 #endif

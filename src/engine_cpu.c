@@ -372,6 +372,19 @@ static kvx_status cpu_words(void *arg, kvx_dev_words *words, int set)
     return KVX_OK;
 }
 
+static kvx_status cpu_export_rings(void *handle, void *bytes, uint64_t *n_bytes)
+{
+    kvx_cpu_engine *engine = handle;
+    uint32_t i;
+    for (i = 0; i < engine->n_pipelines; i++)
+        kvx_cpu_pipeline_idle(&engine->pipelines[i]);
+    if (*n_bytes < engine->buffer_bytes)
+        return kvx_note(KVX_INVALID, "the staging buffer has %zu bytes", engine->buffer_bytes);
+    memcpy(bytes, engine->staged, engine->buffer_bytes);
+    *n_bytes = engine->buffer_bytes;
+    return KVX_OK;
+}
+
 static uint64_t *cpu_results(void *arg, uint32_t *n_words)
 {
     kvx_cpu_engine *engine = arg;
@@ -394,6 +407,7 @@ const kvx_engine_ops kvx_engine_cpu = {
 #ifdef KVX_TESTING
     .export_slot = cpu_export_slot,
     .words = cpu_words,
+    .export_rings = cpu_export_rings,
     .results = cpu_results,
 #endif
 };

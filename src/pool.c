@@ -21,7 +21,8 @@ enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GIVEN /* becomes free at its last 
 typedef struct slot_book {
     uint32_t generation;
     uint32_t pins;
-    uint32_t owner; /* context that stored last; 0: none */
+    uint32_t owner;          /* context that stored last; 0: none */
+    uint32_t previous_owner; /* before the newest pin for writing */
     uint8_t state;
     uint8_t marked; /* named by the give that is being checked */
 } slot_book;
@@ -399,19 +400,6 @@ void kvx_pool_detach(kvx_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-kvx_status kvx_pool_resolve(kvx_pool *pool, kvx_slot slot, uint32_t *flat)
-{
-    if (!in_range(pool, slot))
-        return out_of_range(slot);
-    pthread_mutex_lock(&pool->lock);
-    int current = is_current(pool, slot);
-    pthread_mutex_unlock(&pool->lock);
-    *flat = flat_of(pool, slot);
-    if (!current)
-        return kvx_note(KVX_STALE, "the handle of slot %u of class %u is not current", slot.index, slot.slot_class);
-    return KVX_OK;
-}
-
 static kvx_slot pin_slot(const kvx_pool_pin *pin, uint32_t i)
 {
     kvx_slot slot;
@@ -443,8 +431,10 @@ static void pin_one(kvx_pool *pool, const kvx_pool_pin *pin, uint32_t i)
     if (pin->refusals)
         pin->refusals[i] =
             !pin->writing && (foreign || !is_current(pool, slot)) ? (uint8_t)KVX_VERDICT_STALE : (uint8_t)0;
-    if (pin->writing)
+    if (pin->writing) {
+        s->previous_owner = s->owner;
         s->owner = pin->owner;
+    }
     if (s->pins++ == 0 && kept && s->state == SLOT_TAKEN)
         pool->n_in_flight++;
 }
@@ -484,6 +474,18 @@ void kvx_pool_unpin(kvx_pool *pool, uint32_t n, const uint32_t *flat)
     pthread_mutex_lock(&pool->lock);
     for (uint32_t i = 0; i < n; i++)
         unpin_one(pool, flat[i]);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void kvx_pool_pin_undo(kvx_pool *pool, const kvx_pool_pin *pin)
+{
+    pthread_mutex_lock(&pool->lock);
+    for (uint32_t i = 0; i < pin->n; i++) {
+        slot_book *s = &pool->slots[pin->flat[i]];
+        if (pin->writing && s->owner == pin->owner)
+            s->owner = s->previous_owner;
+        unpin_one(pool, pin->flat[i]);
+    }
     pthread_mutex_unlock(&pool->lock);
 }
 

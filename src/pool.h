@@ -48,10 +48,6 @@ kvx_status kvx_pool_alive(const kvx_pool *pool);
 uint32_t kvx_pool_attach(kvx_pool *pool);
 void kvx_pool_detach(kvx_pool *pool);
 
-/* Flat number of a handle. KVX_INVALID: out of range. KVX_STALE: a pool-kept slot whose generation is not current. The
- * flat number is set in both cases but the first. */
-kvx_status kvx_pool_resolve(kvx_pool *pool, kvx_slot slot, uint32_t *flat);
-
 /* Pins n slots for a batch of context `owner`, all or none, in one critical section: checks each handle again. STORE
  * (writing != 0): a handle that is not current fails with KVX_STALE and nothing is pinned; the context becomes the
  * slots' owner. RESTORE: `refusals[i]` is set to KVX_VERDICT_STALE for a handle that is not current or a slot that
@@ -64,7 +60,9 @@ typedef struct kvx_pool_pin {
     uint8_t *refusals; /* n, out; may be NULL when writing */
 } kvx_pool_pin;
 kvx_status kvx_pool_pin_slots(kvx_pool *pool, const kvx_pool_pin *pin);
-/* Undoes the pins; slots given back meanwhile become free. */
+/* Undoes a pin whose batch was refused: pins and owners are as before. */
+void kvx_pool_pin_undo(kvx_pool *pool, const kvx_pool_pin *pin);
+/* Ends the pins; slots given back meanwhile become free. */
 void kvx_pool_unpin(kvx_pool *pool, uint32_t n, const uint32_t *flat);
 
 /* Free, used and in flight (pinned), of the classes that the pool keeps: their sum is constant. */

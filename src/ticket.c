@@ -139,7 +139,8 @@ void kvx_ticket_untake(kvx_ctx *ctx, uint64_t ticket)
     kvx_ticket_state *state = &ctx->tickets[place_of(ticket)];
     pthread_mutex_lock(&ctx->book);
     state->n = 0;
-    set_free(ctx, state);
+    if (state->phase != KVX_TICKET_FREE) /* an empty batch that nobody asks for may have been reaped already */
+        set_free(ctx, state);
     state->ticket = 0;
     pthread_mutex_unlock(&ctx->book);
 }

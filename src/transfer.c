@@ -227,6 +227,11 @@ static kvx_status run(call *c, kvx_ticket *ticket)
         goto untake;
     describe(c, ticket != NULL);
     status = submit_batch(c);
+    if (status == KVX_DEVICE_LOST) {
+        /* Half of the batch may be on its way: the slots stay pinned until the context is destroyed. */
+        atomic_store(&ctx->lost, 1);
+        return status;
+    }
     if (status != KVX_OK)
         goto undescribe_and_unpin;
     remember_slots(c);
@@ -235,11 +240,9 @@ static kvx_status run(call *c, kvx_ticket *ticket)
     return KVX_OK;
 undescribe_and_unpin:
     undescribe(c);
-    kvx_pool_unpin(ctx->pool, c->n, ctx->flats);
+    kvx_pool_pin_undo(ctx->pool, &pin);
 untake:
     kvx_ticket_untake(ctx, c->ticket);
-    if (status == KVX_DEVICE_LOST)
-        atomic_store(&ctx->lost, 1);
     return status;
 }
 

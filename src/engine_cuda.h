@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVX_SRC_ENGINE_CUDA_H
+#define KVX_SRC_ENGINE_CUDA_H
+/*
+ * What the files of the CUDA engine share. engine_cuda.c: keys, layouts, answers; engine_cuda_create.c: life;
+ * engine_cuda_memory.c: memory of the device; engine_cuda_transfer.c: streams and events of a batch;
+ * engine_cuda_copy.c: the copy engine. Functions
+ * that return a cudaError_t leave it to their caller to note it.
+ */
+#include <stdatomic.h>
+
+#include <cuda_runtime_api.h>
+
+#include "../kernels/launch.h"
+#include "engine.h"
+#include "plan.h"
+#include "status.h"
+
+#define KVX_CUDA_RING_CHUNKS 4u
+#define KVX_CUDA_BLOCKS 16u
+
+enum kvx_cuda_stream {
+    KVX_CUDA_STORE_COMPUTE,
+    KVX_CUDA_STORE_COPY,
+    KVX_CUDA_STORE_COMMIT,
+    KVX_CUDA_RESTORE_COPY,
+    KVX_CUDA_RESTORE_COMPUTE,
+    KVX_CUDA_SETUP, /* keys, layouts, zeroing: never behind work of the caller's */
+    KVX_CUDA_STREAMS
+};
+
+/* Device memory of the engine. */
+typedef struct kvx_cuda_block {
+    void *dev;
+    uint64_t bytes;
+    uint64_t handle; /* of cuMemCreate; 0: from cudaMalloc */
+} kvx_cuda_block;
+
+/* Chunk i is free for its producer once free_events[i] has happened. */
+typedef struct kvx_cuda_ring {
+    uint8_t *dev;
+    cudaEvent_t free_events[KVX_CUDA_RING_CHUNKS];
+    uint32_t next;
+} kvx_cuda_ring;
+
+/* Host memory that is locked, and wiped when the engine goes. */
+typedef struct kvx_cuda_secrets {
+    uint64_t prf_key[2];
+    kvx_dev_words words;        /* on their way to the device */
+    uint8_t key[KVX_KEY_BYTES]; /* likewise */
+} kvx_cuda_secrets;
+
+/* Arrays for one batched copy. */
+typedef struct kvx_cuda_copier {
+    uint32_t batched; /* cudaMemcpyBatchAsync works here */
+    void **to, **from;
+    size_t *bytes;
+} kvx_cuda_copier;
+
+typedef struct kvx_cuda {
+    kvx_engine_config config; /* prf_key wiped; it lives in secrets */
+    kvx_cuda_secrets *secrets;
+    kvx_dev dev; /* what kernels get */
+    uint8_t *dev_key;
+    kvx_dev_lane *dev_lanes;       /* max_layouts x KVX_LANES_LIMIT */
+    kvx_dev_segment *dev_segments; /* max_layouts x KVX_UNITS_LIMIT */
+    kvx_dev_layout *host_layouts;  /* KVX_LAYOUTS_LIMIT, with arrays in host_segments; lanes NULL */
+    kvx_dev_segment *host_segments;
+    uint64_t *results; /* host address of dev.results */
+    kvx_cuda_block blocks[KVX_CUDA_BLOCKS];
+    uint32_t n_blocks;
+    cudaStream_t streams[KVX_CUDA_STREAMS];
+    cudaEvent_t mark;  /* recorded and waited for at once, for all joints */
+    cudaEvent_t *done; /* max_tickets */
+    kvx_cuda_ring store_ring, restore_ring;
+    uint64_t burst_bytes;
+    kvx_cuda_copier copier;
+    kvx_plan *plan;
+    uint32_t key_generation;
+    uint32_t can_direct;             /* every chunk of the pool is mapped for the device */
+    uint32_t launched;               /* by the submit that runs: something can no longer be taken back */
+    enum kvx_cuda_stream store_tail; /* stream that holds the newest commit or discard */
+    atomic_int lost;
+    uint32_t submitting; /* host synchronisations count now */
+    atomic_uint_fast64_t n_launches, n_copies, n_host_syncs;
+    uint64_t record_bytes;
+} kvx_cuda;
+
+/* The caller's device, capture mode and error, put aside while kvx works. */
+typedef struct kvx_cuda_guard {
+    int device, wanted;
+    enum cudaStreamCaptureMode mode;
+} kvx_cuda_guard;
+cudaError_t kvx_cuda_enter(kvx_cuda_guard *guard, int device);
+void kvx_cuda_leave(const kvx_cuda_guard *guard);
+
+/* Notes a CUDA error under the name of the call that returned it. KVX_NO_MEMORY, KVX_UNSUPPORTED or KVX_INTERNAL. */
+kvx_status kvx_cuda_note(const char *call, cudaError_t error);
+/* KVX_OK, or KVX_DEVICE_LOST with the note set. Does not wait. */
+kvx_status kvx_cuda_health(kvx_cuda *engine);
+
+/* Allocates zeroed device memory, freed with the engine; `exportable`: from cuMemCreate where possible. */
+kvx_status kvx_cuda_allocate(kvx_cuda *engine, uint64_t bytes, int exportable, const char *what, void **dev);
+/* Zeroes all device memory, without waiting. */
+void kvx_cuda_zero_all(kvx_cuda *engine);
+void kvx_cuda_free_all(kvx_cuda *engine);
+/* Copies between host and device on the setup stream and waits. */
+cudaError_t kvx_cuda_upload(kvx_cuda *engine, void *dev, const void *host, uint64_t bytes);
+cudaError_t kvx_cuda_download(kvx_cuda *engine, void *host, const void *dev, uint64_t bytes);
+/* KVX_OK if [address, address + bytes) begins and ends in memory that this device may use, else KVX_INVALID; `what`
+ * and `index` name it in the note. `host_too`: mapped host memory will do. */
+kvx_status kvx_cuda_check_memory(const kvx_cuda *engine, uint64_t address, uint64_t bytes, int host_too,
+                                 const char *what, uint32_t index);
+
+/* Allocates the copier and finds out whether batched copies work. */
+kvx_status kvx_cuda_copier_create(kvx_cuda *engine);
+void kvx_cuda_copier_destroy(kvx_cuda *engine);
+/* Enqueues a burst's copies between the ring chunk and the pool. */
+cudaError_t kvx_cuda_copy(kvx_cuda *engine, const kvx_burst *burst, uint8_t *staged, int to_pool, cudaStream_t stream);
+
+/* The one way to wait for the device; counted while a batch is being submitted. */
+cudaError_t kvx_cuda_synchronize(kvx_cuda *engine, enum kvx_cuda_stream stream);
+
+/* As in kvx_engine_ops. */
+kvx_status kvx_cuda_create(const kvx_engine_config *config, void **engine);
+void kvx_cuda_destroy(void *engine);
+kvx_status kvx_cuda_submit(void *engine, const kvx_batch *batch);
+
+#endif

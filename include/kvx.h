@@ -150,7 +150,7 @@ KVX_API KVX_NODISCARD kvx_status kvx_pool_create(const kvx_pool_config *config, 
 KVX_API kvx_status kvx_pool_destroy(kvx_pool *pool);
 
 /**
- * Takes n free slots of a class, all or none. O(n). The slots hold no block until one is stored.
+ * Takes n free slots of a class, all or none. O(n). A restore before a store finds KVX_MISS, or KVX_STALE.
  * @retval KVX_AGAIN fewer than n are free.  @retval KVX_INVALID unknown class, or one kept by the caller.
  */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_take(kvx_pool *pool, uint32_t slot_class, uint32_t n, kvx_slot *slots);
@@ -299,7 +299,8 @@ typedef struct kvx_options {
  * twice.
  * @retval KVX_STALE a handle is not current.   @retval KVX_AGAIN tickets or pairs are short.
  * @retval KVX_LATCHED, KVX_DEVICE_LOST, KVX_FORKED  the context is out of use.
- * @retval KVX_UNSUPPORTED the stream is being captured.   n = 0 is legal: events and flags still advance.
+ * @retval KVX_UNSUPPORTED the stream is being captured.
+ * n = 0 is legal: events and flags advance in stream order; the ticket, which has no verdicts, ends at once.
  */
 KVX_API KVX_NODISCARD kvx_status kvx_store(kvx_ctx *ctx, uint32_t n, const kvx_pair *pairs, const kvx_options *options,
                                            kvx_ticket *ticket);

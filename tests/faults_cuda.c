@@ -4,7 +4,7 @@
  * WRAPS_CUDA: cudaMalloc cudaHostAlloc cudaHostRegister cudaHostGetDevicePointer cudaStreamCreateWithPriority
  *   cudaStreamCreateWithFlags cudaEventCreateWithFlags cudaMemcpy cudaMemcpyAsync cudaMemset cudaMemsetAsync
  *   cudaEventRecord cudaStreamWaitEvent cudaStreamSynchronize cudaFuncSetAttribute cudaPointerGetAttributes
- *   cudaStreamIsCapturing
+ *   cudaStreamIsCapturing cudaFuncGetAttributes cudaLaunchKernel cudaMemcpyBatchAsync
  */
 #include "faults.h"
 
@@ -36,6 +36,20 @@ FAULT_CUDA(cudaFuncSetAttribute, (const void *f, enum cudaFuncAttribute a, int v
 FAULT_CUDA(cudaPointerGetAttributes, (struct cudaPointerAttributes *a, const void *p), (a, p), cudaErrorUnknown, 0)
 FAULT_CUDA(cudaStreamIsCapturing, (cudaStream_t s, enum cudaStreamCaptureStatus *status), (s, status), cudaErrorUnknown,
            0)
+FAULT_CUDA(cudaFuncGetAttributes, (struct cudaFuncAttributes *a, const void *f), (a, f), cudaErrorUnknown, 0)
+FAULT_CUDA(cudaLaunchKernel, (const void *f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s),
+           (f, grid, block, args, shared, s), cudaErrorUnknown, 0)
+#if CUDART_VERSION >= 13000
+FAULT_CUDA(cudaMemcpyBatchAsync,
+           (void *const *to, const void *const *from, const size_t *sizes, size_t n,
+            struct cudaMemcpyAttributes *attributes, size_t *indices, size_t n_attributes, cudaStream_t s),
+           (to, from, sizes, n, attributes, indices, n_attributes, s), cudaErrorUnknown, 0)
+#else
+FAULT_CUDA(cudaMemcpyBatchAsync,
+           (void **to, void **from, size_t *sizes, size_t n, struct cudaMemcpyAttributes *attributes, size_t *indices,
+            size_t n_attributes, size_t *failed, cudaStream_t s),
+           (to, from, sizes, n, attributes, indices, n_attributes, failed, s), cudaErrorUnknown, 0)
+#endif
 /* clang-format on */
 
 const fault *const faults_cuda[] = {
@@ -56,5 +70,8 @@ const fault *const faults_cuda[] = {
     &fault_cudaFuncSetAttribute,
     &fault_cudaPointerGetAttributes,
     &fault_cudaStreamIsCapturing,
+    &fault_cudaFuncGetAttributes,
+    &fault_cudaLaunchKernel,
+    &fault_cudaMemcpyBatchAsync,
     NULL,
 };

@@ -91,7 +91,8 @@ build() {
     fi
     grep -E '^-- kvx ' "$dir/configure.log"
     say "building in $dir with $(nproc) jobs (log: $dir/build.log)"
-    if ! cmake --build "$dir" --parallel "$(nproc)" 2>&1 | tee -a "$dir/build.log" | { grep -vE 'ptxas|bytes (stack|gmem|cmem)|^$' || true; }; then
+    local quiet='ptxas|bytes (stack|gmem|cmem)|^$' # for the log only
+    if ! cmake --build "$dir" --parallel "$(nproc)" 2>&1 | tee -a "$dir/build.log" | { grep --line-buffered -vE "$quiet" || true; }; then
         say "the build failed; log: $dir/build.log"
         exit 1
     fi

@@ -89,7 +89,7 @@ typedef struct shape {
     uint32_t skew; /* bytes added to each base: 8 makes it 8-byte aligned only */
 } shape;
 
-extern const shape shapes[]; /* the odd layouts of the issue, a table in support_shapes.c */
+extern const shape shapes[]; /* odd and common layouts: a table in support_shapes.c */
 extern const size_t n_shapes;
 const shape *shape_named(const char *name);
 

@@ -4,6 +4,7 @@
 #include "support.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cuda_runtime_api.h>
 
@@ -17,6 +18,8 @@ static int cuda_usable(const char **why)
 {
     static char text[160];
     int n = 0;
+    /* A kernel that is loaded at its first launch may wait for the device, which a closed gate would make for ever. */
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     cudaError_t error = cudaGetDeviceCount(&n);
     if (error == cudaSuccess && n > 0)
         error = cudaFree(NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels on a real GPU: every build, against OpenSSL bit by bit; what they must refuse; how fast they are.
- * Arguments: --short leaves out the long units and the rates (for compute-sanitizer). Exits 77 without a GPU. */
+ * Arguments, for compute-sanitizer: --short leaves out the long units and the rates, --tiny the many layouts as well.
+ * --rates: nothing but rates. Exits 77 without a GPU. */
 #include <algorithm>
 
 #include "gpu_scene.cuh"
@@ -400,11 +401,12 @@ void rates(int variant)
     }
 }
 
-void test_variant(int variant, bool brief)
+void test_variant(int variant, bool brief, bool tiny)
 {
     const int before = n_checks;
     test_shapes(variant, brief);
-    test_layouts(variant, brief);
+    if (!tiny)
+        test_layouts(variant, brief);
     test_tampering(variant);
     test_latch(variant);
     test_states(variant);
@@ -422,7 +424,9 @@ void test_variant(int variant, bool brief)
 
 int main(int argc, char **argv)
 {
-    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    const bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
+    const bool brief = tiny || (argc > 1 && strcmp(argv[1], "--short") == 0);
+    const bool only_rates = argc > 1 && strcmp(argv[1], "--rates") == 0;
     const char *require = getenv("KVX_REQUIRE_GPU");
     int n_devices = 0, largest = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
@@ -430,8 +434,8 @@ int main(int argc, char **argv)
         return require && strcmp(require, "1") == 0 ? 1 : 77;
     }
     need(kvx_launch_prepare(KVX_VARIANT_AUTO, &largest), "prepare");
-    for (int variant = largest; variant <= KVX_VARIANT_96K; variant++)
-        test_variant(variant, brief);
+    for (int variant = largest; variant <= KVX_VARIANT_96K && !only_rates; variant++)
+        test_variant(variant, brief, tiny);
     test_flags();
     if (!brief)
         for (int variant = largest; variant <= KVX_VARIANT_96K; variant++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* No plaintext leaves the device. Memory is filled with canaries and freed before the library allocates its own, and
- * the pool is searched at every byte for the canary and for every word of plaintext. */
+ * pool and rings are searched at every byte for the canary and for every word of plaintext. */
 #include "support.h"
 
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 
 #define CANARY 0x5ec2e7ca9a21e55au
 #define POOL_SLOTS 32u
+#define RING_BYTES (1u << 20)
 
 /* Words that must not be found: an open hash table. */
 typedef struct word_set {
@@ -72,6 +73,23 @@ static void expect_no_secret(kvx_pool *pool, uint32_t n_slots, uint64_t bytes_ea
     }
 }
 
+/* Nor in the rings, where sealed bytes wait for the copy engine. */
+static void expect_no_secret_in_rings(kvx_ctx *ctx, const word_set *set)
+{
+    uint64_t n_bytes = 2 * RING_BYTES;
+    uint8_t *bytes = malloc(n_bytes);
+    assert_non_null(bytes);
+    expect_ok(ctx->ops->export_rings(ctx->engine, bytes, &n_bytes));
+    assert_true(n_bytes > 0);
+    for (uint64_t at = 0; at + 8 <= n_bytes; at++) {
+        uint64_t word;
+        memcpy(&word, bytes + at, 8);
+        if (set_has(set, word))
+            fail_msg("ring, byte %llu: a word of device memory", (unsigned long long)at);
+    }
+    free(bytes);
+}
+
 static void expect_zero_from(kvx_pool *pool, uint32_t slot, uint64_t first, uint64_t end)
 {
     const uint8_t *bytes = slot_bytes(pool, (kvx_slot){0, slot, 0});
@@ -111,7 +129,8 @@ static void store_odd(const device *dev, kvx_pool *pool, const shape *s, uint32_
     kvx_ticket ticket;
     tensors t;
     const uint32_t n = s->n_blocks < POOL_SLOTS ? s->n_blocks : POOL_SLOTS;
-    kvx_ctx *ctx = ctx_make(dev, pool, NULL);
+    const rig_options small_rings = {.ring_bytes = RING_BYTES};
+    kvx_ctx *ctx = ctx_make(dev, pool, &small_rings);
     tensors_create(&t, dev, s, 24);
     tensors_fill(&t, 0, s->n_blocks, 1000);
     set_add_tensors(set, &t);
@@ -128,9 +147,11 @@ static void store_odd(const device *dev, kvx_pool *pool, const shape *s, uint32_
         expect_zero_from(pool, i, used ? shape_unit_offset(s, shape_segments(s)) : 0, SLOT_BYTES);
     }
     expect_no_secret(pool, POOL_SLOTS, SLOT_BYTES, set);
+    expect_no_secret_in_rings(ctx, set);
     expect_ok(kvx_restore(ctx, n, pairs, NULL, &ticket));
     expect_all(ctx, ticket, n, KVX_OK);
     expect_no_secret(pool, POOL_SLOTS, SLOT_BYTES, set);
+    expect_no_secret_in_rings(ctx, set);
     expect_ok(kvx_pool_give(pool, n, slots));
     kvx_ctx_destroy(ctx);
     expect_no_secret(pool, POOL_SLOTS, SLOT_BYTES, set);

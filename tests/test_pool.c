@@ -184,13 +184,10 @@ static void old_handles_are_stale(void **state)
     uint32_t flat;
     uint8_t refusal = 0;
     assert_int_equal(kvx_pool_take(pool, 0, N_KEPT, old), KVX_OK);
-    assert_int_equal(kvx_pool_resolve(pool, old[0], &flat), KVX_OK);
     assert_int_equal(kvx_pool_give(pool, N_KEPT, old), KVX_OK);
-    assert_int_equal(kvx_pool_resolve(pool, old[0], &flat), KVX_STALE);
+    assert_int_equal(pin(pool, 1, 1, old[0], &flat, NULL), KVX_STALE);
     assert_int_equal(kvx_pool_take(pool, 0, N_KEPT, now), KVX_OK);
     assert_int_equal(kvx_pool_give(pool, 1, &old[0]), KVX_STALE);
-    assert_int_equal(kvx_pool_resolve(pool, old[0], &flat), KVX_STALE);
-    assert_int_equal(flat, old[0].index);
     assert_int_equal(pin(pool, 1, 1, old[0], &flat, NULL), KVX_STALE);
     expect_counts(pool, 0, N_KEPT, 0);
     assert_int_equal(pin(pool, 1, 0, old[0], &flat, &refusal), KVX_OK);
@@ -288,6 +285,26 @@ static void foreign_slots_are_stale(void **state)
     kvx_pool_detach(pool);
 }
 
+/* A batch that was refused leaves pins and owner as they were. */
+static void undone_pins_change_nothing(void **state)
+{
+    kvx_pool *pool = *state;
+    kvx_slot slot = {1, 3, 9};
+    uint32_t flat;
+    uint8_t refusal;
+    kvx_pool_pin refused = {2, 1, 1, &slot, sizeof(slot), &flat, NULL};
+    assert_int_equal(pin(pool, 1, 1, slot, &flat, NULL), KVX_OK);
+    kvx_pool_unpin(pool, 1, &flat);
+    assert_int_equal(kvx_pool_pin_slots(pool, &refused), KVX_OK);
+    kvx_pool_pin_undo(pool, &refused);
+    assert_int_equal(pin(pool, 1, 0, slot, &flat, &refusal), KVX_OK);
+    assert_int_equal(refusal, 0); /* still context 1's block */
+    kvx_pool_unpin(pool, 1, &flat);
+    assert_int_equal(pin(pool, 2, 0, slot, &flat, &refusal), KVX_OK);
+    assert_int_equal(refusal, KVX_VERDICT_STALE);
+    kvx_pool_unpin(pool, 1, &flat);
+}
+
 static void caller_keeps_class_1(void **state)
 {
     kvx_pool *pool = *state;
@@ -296,10 +313,9 @@ static void caller_keeps_class_1(void **state)
     uint8_t refusal;
     assert_int_equal(kvx_pool_take(pool, 1, 1, &slot), KVX_INVALID);
     assert_int_equal(kvx_pool_give(pool, 1, &slot), KVX_INVALID);
-    assert_int_equal(kvx_pool_resolve(pool, beyond, &flat), KVX_INVALID);
-    assert_int_equal(kvx_pool_resolve(pool, slot, &flat), KVX_OK);
-    assert_int_equal(flat, N_KEPT + 7);
+    assert_int_equal(pin(pool, 1, 1, beyond, &flat, NULL), KVX_INVALID);
     assert_int_equal(pin(pool, 1, 1, slot, &flat, NULL), KVX_OK);
+    assert_int_equal(flat, N_KEPT + 7);
     slot.generation = 1;
     assert_int_equal(pin(pool, 1, 0, slot, &flat, &refusal), KVX_OK);
     assert_int_equal(refusal, 0); /* the generation is the engine's to compare */
@@ -458,6 +474,7 @@ int main(void)
         WITH_POOL(free_slots_may_be_pinned),
         WITH_POOL(pins_are_all_or_nothing),
         WITH_POOL(foreign_slots_are_stale),
+        WITH_POOL(undone_pins_change_nothing),
         WITH_POOL(caller_keeps_class_1),
         WITH_POOL(runs_are_long_and_random),
         WITH_POOL(threads_keep_the_sum),

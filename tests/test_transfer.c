@@ -283,6 +283,36 @@ static void stores_without_tickets(const device *dev, const void *arg)
     rig_close(&r);
 }
 
+/* Empty batches beyond every table behind a closed gate: each is taken or refused with "again", none is lost or kept.
+ */
+static void many_empty_batches(const device *dev, const void *arg)
+{
+    const rig_options options = {.max_tickets = 4};
+    kvx_options call = KVX_OPTIONS_INIT;
+    kvx_event last = dev->event_create();
+    uint32_t n_taken = 0;
+    rig r;
+    gate g;
+    (void)arg;
+    rig_open(&r, dev, &small, &options);
+    call.stream = r.stream;
+    call.done_event = last;
+    gate_close(&g, dev, r.stream);
+    for (uint32_t i = 0; i < 300; i++) {
+        const kvx_status status = kvx_store(r.ctx, 0, NULL, &call, NULL);
+        assert_true(status == KVX_OK || status == KVX_AGAIN);
+        n_taken += status == KVX_OK;
+    }
+    assert_true(n_taken > 0);
+    assert_false(dev->event_fired(last));
+    gate_open(&g);
+    dev->event_sync(last);
+    expect_ok(kvx_drain(r.ctx, 20000000000u));
+    assert_int_equal(stats_of(r.ctx).tickets_in_use, 0);
+    rig_close(&r);
+    dev->event_destroy(last);
+}
+
 /* Caller-managed slots: overwriting is legal, a block restores under the generation it was stored with only. */
 static void caller_managed_slots(const device *dev, const void *arg)
 {
@@ -353,6 +383,15 @@ static void several_contexts_on_one_pool(const device *dev, const void *arg)
         tensors_expect_zero(&r.source, i, ALL_SEGMENTS);
     }
     tensors_check(&r.source);
+    pairs_set(foreign, 1, layout, 3, slots); /* overwrites what `r` stored: gone, but no attack */
+    expect_ok(kvx_store(other, 1, foreign, NULL, &ticket));
+    expect_all(other, ticket, 1, KVX_OK);
+    pairs_set(pairs, 1, r.layout, 0, slots);
+    restore_some(&r, 1, pairs, verdicts);
+    assert_int_equal(verdicts[0], KVX_STALE);
+    expect_ok(kvx_restore(other, 1, foreign, NULL, &ticket));
+    expect_all(other, ticket, 1, KVX_OK);
+    tensors_check(&r.source);
     assert_int_equal(kvx_pool_destroy(r.pool), KVX_INVALID);
     kvx_ctx_destroy(other);
     pairs_set(pairs, 3, r.layout, 6, slots + 3); /* overwrites them */
@@ -410,6 +449,7 @@ static const test_case cases[] = {
     {"merged rows restore into gapped and transposed rows", merged_rows_restore_into_gapped_rows, NULL},
     {"tickets and entries are used again", tickets_and_entries_reused, NULL},
     {"stores without tickets", stores_without_tickets, NULL},
+    {"many empty batches", many_empty_batches, NULL},
     {"caller-managed slots and generations", caller_managed_slots, NULL},
     {"several contexts on one pool", several_contexts_on_one_pool, NULL},
     {"stats add up, host_syncs is 0", stats_add_up, NULL},

@@ -57,7 +57,8 @@ for file in "${all_files[@]}"; do
     [ "$(wc -l <"$file")" -le 500 ] || echo "$file: $(wc -l <"$file") lines"
 done | check "longer than 500 lines"
 grep -nP '\t| +$' "${all_files[@]}" | check "tab or trailing blank"
-ls -A | grep -vxE 'CMakeLists\.txt|include|src|kernels|tests|bench|docs|LICENSE|README\.md|\..*|build|build-[a-z]*' |
+git ls-files -co --exclude-standard | cut -d / -f 1 | sort -u |
+    grep -vxE 'CMakeLists\.txt|include|src|kernels|tests|bench|docs|LICENSE|README\.md|\..*' |
     check "does not belong into the root of the repository"
 
 # ---- who may include whom ----

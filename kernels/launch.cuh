@@ -135,6 +135,7 @@ void kvx_params_set(kvx_params<Pairs> *params, const kvx_dev *dev, const kvx_wor
     params->work = *work;
     params->warps_per_unit = 0;
     params->units_per_round = 0;
+    params->n_ctas = 0;
     memcpy(params->pairs, pairs, work->n_pairs * sizeof *pairs);
 }
 
@@ -151,6 +152,7 @@ int kvx_launch_sized(const kvx_dev *dev, const kvx_work *work, const kvx_work_pa
     kvx_params_set(&params, dev, work, pairs);
     params.warps_per_unit = shape.warps_per_unit;
     params.units_per_round = shape.units_per_round;
+    params.n_ctas = shape.n_ctas;
     return cudaLaunchKernel(build.kernel, dim3(shape.n_ctas), dim3(KVX_CTA_THREADS), arguments, build.shared_bytes,
                             static_cast<cudaStream_t>(stream));
 }

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) open_kernel(const __grid_c
     kvx_cta &cta = kvx_cta_state();
     const uint32_t n_items = p.work.n_pairs * p.work.n_segments;
     kvx_cta_begin<V>(cta);
-    for (uint32_t first = blockIdx.x * p.units_per_round; first < n_items; first += gridDim.x * p.units_per_round) {
+    for (uint32_t first = blockIdx.x * p.units_per_round; first < n_items; first += p.n_ctas * p.units_per_round) {
         const uint32_t n_units = min(p.units_per_round, n_items - first);
         if (threadIdx.x < n_units)
             resolve(p.dev, p.work, p.pairs, first + threadIdx.x, &cta.units[threadIdx.x]);

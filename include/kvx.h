@@ -297,7 +297,8 @@ typedef struct kvx_options {
  * Verdicts: KVX_OK, KVX_SUPERSEDED, KVX_STALE, KVX_EXHAUSTED, KVX_LATCHED.
  * @retval KVX_INVALID NULL or out of range arguments, a slot too small for the layout, n > max_pairs, a slot named
  * twice.
- * @retval KVX_STALE a handle is not current.   @retval KVX_AGAIN tickets or pairs are short.
+ * @retval KVX_STALE a handle is not current.
+ * @retval KVX_AGAIN tickets or pairs are short, or another context that stored to a slot has not collected its work.
  * @retval KVX_LATCHED, KVX_DEVICE_LOST, KVX_FORKED  the context is out of use.
  * @retval KVX_UNSUPPORTED the stream is being captured.
  * n = 0 is legal: events and flags advance in stream order; the ticket, which has no verdicts, ends at once.
@@ -338,7 +339,7 @@ typedef struct kvx_result {
 /**
  * Asks after a batch without waiting and without a CUDA call. The answer comes from words that carry a MAC: the host
  * can withhold it but not forge it. A ticket answered with KVX_OK counts as collected; it goes on answering until its
- * place is reused (KVX_UNKNOWN from then on).
+ * place is reused (KVX_UNKNOWN from then on). A device that failed is noticed by kvx_wait() and kvx_drain(), not here.
  * @param result    may be NULL.
  * @param verdicts  NULL, or space for n_verdicts; the first min(n, n_verdicts) pairs' verdicts, only with KVX_OK.
  * @retval KVX_OK ended.  KVX_PENDING not ended.  KVX_UNKNOWN no such ticket.  KVX_DEVICE_LOST, KVX_FORKED.

@@ -79,14 +79,21 @@ int load_all()
 int check_base()
 {
     uint32_t *dev_base = nullptr, base = 0;
-    cudaError_t error = cudaMalloc(&dev_base, sizeof base);
+    cudaStream_t stream; /* of its own: the default stream would wait for the caller's */
+    cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     if (error != cudaSuccess)
         return error;
-    base_kernel<<<1, 1, 1024>>>(dev_base);
-    error = cudaGetLastError();
+    error = cudaMalloc(&dev_base, sizeof base);
+    if (error == cudaSuccess) {
+        base_kernel<<<1, 1, 1024, stream>>>(dev_base);
+        error = cudaGetLastError();
+    }
     if (error == cudaSuccess)
-        error = cudaMemcpy(&base, dev_base, sizeof base, cudaMemcpyDeviceToHost);
+        error = cudaMemcpyAsync(&base, dev_base, sizeof base, cudaMemcpyDeviceToHost, stream);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(stream);
     cudaFree(dev_base);
+    cudaStreamDestroy(stream);
     if (error != cudaSuccess)
         return error;
     return base == KVX_SHARED_BASE ? cudaSuccess : cudaErrorNotSupported;

@@ -223,7 +223,7 @@ kvx_status kvx_ctx_create(kvx_pool *pool, const kvx_config *config, kvx_ctx **re
     *result = ctx;
     return KVX_OK;
 destroy_engine:
-    ctx->ops->destroy(ctx->engine);
+    (void)ctx->ops->destroy(ctx->engine);
 destroy_keyring:
     kvx_keyring_destroy(ctx->keyring);
 free_ctx:
@@ -240,7 +240,7 @@ static void unpin_running(kvx_ctx *ctx)
         const kvx_ticket_state *ticket = &ctx->tickets[place];
         if (ticket->phase != KVX_TICKET_RUNNING)
             continue;
-        for (i = 0; i < ticket->n; i++)
+        for (i = ticket->n_seen; i < ticket->n; i++)
             kvx_pool_unpin(ctx->pool, 1, &ctx->entries[(ticket->first + i) % ctx->max_pairs].flat);
     }
 }
@@ -248,15 +248,19 @@ static void unpin_running(kvx_ctx *ctx)
 void kvx_ctx_destroy(kvx_ctx *ctx)
 {
     uint32_t i;
+    int drained, idle;
     if (!ctx)
         return;
     if (ctx->pid != getpid())
         return; /* nothing in a child is ours to touch: locked memory and device state are the parent's */
-    if (kvx_ticket_drain(ctx, DESTROY_TIMEOUT_NS) != KVX_OK)
-        unpin_running(ctx);
-    ctx->ops->destroy(ctx->engine);
+    drained = kvx_ticket_drain(ctx, DESTROY_TIMEOUT_NS) == KVX_OK;
+    idle = ctx->ops->destroy(ctx->engine);
     kvx_keyring_destroy(ctx->keyring);
-    kvx_pool_detach(ctx->pool);
+    if (idle) { /* else copies may still run into the slots: they stay pinned, and the pool cannot be destroyed */
+        if (!drained)
+            unpin_running(ctx);
+        kvx_pool_detach(ctx->pool);
+    }
     for (i = 0; i < ctx->max_layouts; i++)
         if (ctx->layouts[i])
             kvx_layout_free(ctx->layouts[i]);

@@ -19,7 +19,8 @@
 enum kvx_ticket_phase {
     KVX_TICKET_FREE,    /* may be reused; still answers if its entries were not reused */
     KVX_TICKET_RUNNING, /* handed to the engine */
-    KVX_TICKET_ENDED    /* all verdicts are in; waits to be collected */
+    KVX_TICKET_ENDED,   /* all verdicts are in; waits to be collected */
+    KVX_TICKET_TAKEN    /* of a call that is being made: nobody knows it yet */
 };
 
 typedef struct kvx_ticket_state {
@@ -76,6 +77,7 @@ struct kvx_ctx {
     uint64_t *last_store;   /* n_slots: ticket of the newest store or discard */
     uint64_t *last_restore; /* n_slots: ticket of the newest restore */
     kvx_layout **layouts;   /* max_layouts */
+    uint32_t next_layout;   /* where to look for a free one */
 
     pthread_mutex_t book;
     kvx_ticket_state *tickets; /* max_tickets */

@@ -46,8 +46,9 @@ typedef struct kvx_engine_ops {
     kvx_engine kind;
     /* Allocates everything. The note says what failed. */
     kvx_status (*create)(const kvx_engine_config *config, void **engine);
-    /* All work has ended, or the device is lost. Wipes keys and records. */
-    void (*destroy)(void *engine);
+    /* All work has ended, or it is given up. Wipes keys and records. Returns 0 if work is still under way on the device
+     * after a bounded wait: then memory that it may touch must not be freed, and its keys are dead. */
+    int (*destroy)(void *engine);
     /* Makes the 32-byte key current for a tenant. Blocking; the caller wipes its copy. */
     kvx_status (*key_install)(void *engine, uint32_t tenant, uint32_t key_slot, const uint8_t key[KVX_KEY_BYTES]);
     /* Installs or (layout NULL) forgets layout `index`; the arrays in `layout` are host copies to be copied. Blocking.

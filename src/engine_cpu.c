@@ -92,7 +92,7 @@ static void forget_key(kvx_cpu_key *key)
 }
 
 /* Also of an engine that was only half made. */
-static void cpu_destroy(void *arg)
+static int cpu_destroy(void *arg)
 {
     kvx_cpu_engine *engine = arg;
     uint32_t i;
@@ -114,6 +114,7 @@ static void cpu_destroy(void *arg)
     free(engine->ends);
     kvx_secmem_wipe(engine, sizeof *engine);
     free(engine);
+    return 1;
 }
 
 static kvx_status cpu_create(const kvx_engine_config *config, void **result)
@@ -131,7 +132,7 @@ static kvx_status cpu_create(const kvx_engine_config *config, void **result)
         engine->n_pipelines += status == KVX_OK;
     }
     if (status != KVX_OK) {
-        cpu_destroy(engine);
+        (void)cpu_destroy(engine);
         return status;
     }
     *result = engine;

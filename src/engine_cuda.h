@@ -77,6 +77,7 @@ typedef struct kvx_cuda {
     kvx_cuda_copier copier;
     kvx_plan *plan;
     uint32_t key_generation;
+    int n_devices;                   /* of the machine */
     uint32_t can_direct;             /* every chunk of the pool is mapped for the device */
     uint32_t launched;               /* by the submit that runs: something can no longer be taken back */
     enum kvx_cuda_stream store_tail; /* stream that holds the newest commit or discard */
@@ -123,7 +124,7 @@ cudaError_t kvx_cuda_synchronize(kvx_cuda *engine, enum kvx_cuda_stream stream);
 
 /* As in kvx_engine_ops. */
 kvx_status kvx_cuda_create(const kvx_engine_config *config, void **engine);
-void kvx_cuda_destroy(void *engine);
+int kvx_cuda_destroy(void *engine);
 kvx_status kvx_cuda_submit(void *engine, const kvx_batch *batch);
 
 #endif

@@ -211,6 +211,9 @@ static kvx_status prepare_kernels(kvx_cuda *engine)
     cudaError_t error = cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, config->device);
     if (error != cudaSuccess)
         return kvx_cuda_note("cudaDeviceGetAttribute", error);
+    error = cudaGetDeviceCount(&engine->n_devices);
+    if (error != cudaSuccess)
+        return kvx_cuda_note("cudaGetDeviceCount", error);
     error = (cudaError_t)kvx_launch_prepare(KVX_VARIANT_AUTO, &variant);
     if (error != cudaSuccess)
         return kvx_cuda_note("preparing the kernels", error);
@@ -354,7 +357,21 @@ static void wipe_keys(kvx_cuda *engine)
         (void)kvx_note(KVX_DEVICE_LOST, "keys in GPU memory could not be wiped: the device does not answer");
 }
 
-void kvx_cuda_destroy(void *handle)
+/* Work hangs behind a stream that does not move. Its memory is left allocated; whatever still comes finds no layout and
+ * no key, so it touches no tensor and seals nothing. Never waits for the work itself. */
+static void disarm(kvx_cuda *engine)
+{
+    const struct timespec pause = {0, 1000000};
+    cudaStream_t stream = engine->streams[KVX_CUDA_SETUP];
+    int i;
+    (void)cudaMemsetAsync((void *)(uintptr_t)engine->dev.layouts, 0, KVX_LAYOUTS_LIMIT * sizeof *engine->dev.layouts,
+                          stream);
+    (void)kvx_launch_key_wipe(engine->dev.keys, 0, KVX_KEY_SLOTS_LIMIT, 0, stream);
+    for (i = 0; i < 1000 && cudaStreamQuery(stream) == cudaErrorNotReady; i++)
+        nanosleep(&pause, NULL);
+}
+
+int kvx_cuda_destroy(void *handle)
 {
     kvx_cuda *engine = handle;
     kvx_cuda_guard guard;
@@ -364,7 +381,10 @@ void kvx_cuda_destroy(void *handle)
     if (idle) {
         wipe_keys(engine);
         zero_and_wait(engine);
+    } else {
+        disarm(engine);
     }
     free_all(engine, idle);
     kvx_cuda_leave(&guard);
+    return idle;
 }

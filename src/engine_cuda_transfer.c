@@ -50,6 +50,22 @@ static cudaError_t order(kvx_cuda *engine, enum kvx_cuda_stream earlier, enum kv
     return error == cudaSuccess ? wait_for(engine, later, engine->mark) : error;
 }
 
+/* An event of another device shows only when it is recorded: tried here, where the call can still be refused. Each is
+ * recorded again at its real place. */
+static cudaError_t try_events(kvx_cuda *engine, const kvx_options *options, enum kvx_cuda_stream first)
+{
+    cudaError_t error;
+    uint32_t s;
+    if (engine->n_devices < 2)
+        return cudaSuccess;
+    error = record(engine, options->released_event, first);
+    if (error == cudaSuccess)
+        error = record(engine, options->done_event, first);
+    for (s = 0; error == cudaSuccess && s < options->n_segment_events; s++)
+        error = record(engine, options->segment_events[s], first);
+    return error;
+}
+
 /* The batch begins after the caller's stream and event, and after the batch of the other pipeline. */
 static cudaError_t fork_from(kvx_cuda *engine, const kvx_batch *batch, enum kvx_cuda_stream first)
 {
@@ -63,7 +79,7 @@ static cudaError_t fork_from(kvx_cuda *engine, const kvx_batch *batch, enum kvx_
     }
     if (error == cudaSuccess && batch->after)
         error = wait_for(engine, first, engine->done[batch->after_index]);
-    return error;
+    return error == cudaSuccess ? try_events(engine, batch->options, first) : error;
 }
 
 /* Records the end of the batch on the stream that ends it. */
@@ -345,6 +361,8 @@ static kvx_status enqueue(kvx_cuda *engine, const kvx_batch *batch)
     error = enqueues[batch->op](engine, batch);
     if (error == cudaSuccess)
         return KVX_OK;
+    if (!engine->launched && error == cudaErrorInvalidResourceHandle)
+        return kvx_note(KVX_INVALID, "a stream or event is not of the context's device: %s", cudaGetErrorString(error));
     if (!engine->launched)
         return kvx_cuda_note("enqueueing a batch", error);
     atomic_store(&engine->lost, 1);

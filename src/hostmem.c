@@ -120,6 +120,7 @@ static cudaError_t allocate_chunk(kvx_hostmem_chunk *chunk)
     memset(host, 0, chunk->bytes);
     (void)madvise(host, chunk->bytes, MADV_DONTDUMP);
     chunk->host = host;
+    chunk->from_cuda = 1;
     return cudaSuccess;
 }
 
@@ -144,14 +145,14 @@ static kvx_status pin(kvx_hostmem_chunk *chunk)
 
 void kvx_hostmem_unmap(kvx_hostmem_chunk *chunk)
 {
-    /* What CUDA allocated it frees; what it registered, it unregisters and we unmap. The first tells which. */
-    if (chunk->dev && cudaHostUnregister(chunk->host) != cudaSuccess) {
+    /* What CUDA allocated it frees; what it registered, it unregisters and we unmap, also if the device is lost. */
+    cudaError_t error = cudaSuccess;
+    if (chunk->dev)
+        error = chunk->from_cuda ? cudaFreeHost(chunk->host) : cudaHostUnregister(chunk->host);
+    if (error != cudaSuccess)
         (void)cudaGetLastError();
-        if (cudaFreeHost(chunk->host) != cudaSuccess)
-            (void)cudaGetLastError();
-    } else {
+    if (!chunk->from_cuda)
         munmap(chunk->host, chunk->bytes);
-    }
     memset(chunk, 0, sizeof(*chunk));
 }
 
@@ -245,6 +246,7 @@ static kvx_status map_touched(uint64_t bytes, int node, kvx_hostmem_chunk *chunk
     touch_all(memory, bytes);
     chunk->host = memory;
     chunk->dev = NULL;
+    chunk->from_cuda = 0;
     chunk->bytes = bytes;
     return KVX_OK;
 }

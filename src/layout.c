@@ -60,16 +60,14 @@ static kvx_status check_alignment(const kvx_lane *lane, uint32_t i)
 /* Does an interval of `bytes_b` at distance `distance` + k * stride (any |k| < n) meet one of `bytes_a` at 0? */
 static int meets(int64_t distance, uint64_t bytes_a, uint64_t bytes_b, uint64_t stride, uint32_t n)
 {
-    int64_t step = (int64_t)stride, k = step ? -distance / step : 0, limit = (int64_t)n - 1, t;
-    for (t = k - 1; t <= k + 1; t++) {
-        int64_t at;
-        if (t < -limit || t > limit)
-            continue;
-        at = distance + t * step;
-        if (at < (int64_t)bytes_a && at > -(int64_t)bytes_b)
-            return 1;
+    int64_t step = (int64_t)stride, limit = step ? (int64_t)n - 1 : 0, room = -(int64_t)bytes_b - distance, t = 0, at;
+    if (step) {
+        t = room / step - (room % step < 0) + 1; /* the first with distance + t * step > -bytes_b */
+        if (t < -limit)
+            t = -limit;
     }
-    return 0;
+    at = distance + t * step;
+    return t <= limit && at > -(int64_t)bytes_b && at < (int64_t)bytes_a;
 }
 
 static int overlaps_itself(const kvx_lane *lane)
@@ -261,14 +259,15 @@ free_parts:
 static kvx_status layout_install(kvx_ctx *ctx, kvx_layout *layout)
 {
     uint32_t i;
-    for (i = 0; i < ctx->max_layouts; i++)
-        if (!ctx->layouts[i])
-            break;
+    uint32_t index = ctx->next_layout; /* the one given up longest ago: late units of the old one find it empty */
+    for (i = 0; i < ctx->max_layouts && ctx->layouts[index]; i++)
+        index = (index + 1) % ctx->max_layouts;
     if (i == ctx->max_layouts)
         return kvx_note(KVX_AGAIN, "all %u layouts are in use: raise max_layouts or destroy one", ctx->max_layouts);
-    layout->index = i;
-    KVX_TRY(ctx->ops->layout_set(ctx->engine, i, &layout->geometry));
-    ctx->layouts[i] = layout;
+    layout->index = index;
+    KVX_TRY(ctx->ops->layout_set(ctx->engine, index, &layout->geometry));
+    ctx->layouts[index] = layout;
+    ctx->next_layout = (index + 1) % ctx->max_layouts;
     return KVX_OK;
 }
 
@@ -314,6 +313,7 @@ kvx_status kvx_layout_destroy(kvx_layout *layout)
 {
     kvx_ctx *ctx;
     uint32_t n_running;
+    int lost;
     kvx_status status = KVX_OK;
     if (!layout)
         return KVX_OK;
@@ -324,8 +324,13 @@ kvx_status kvx_layout_destroy(kvx_layout *layout)
     kvx_ticket_reap(ctx);
     n_running = layout->n_running;
     pthread_mutex_unlock(&ctx->book);
-    if (n_running && !atomic_load(&ctx->lost))
+    lost = atomic_load(&ctx->lost);
+    if (n_running && !lost)
         status = kvx_note(KVX_AGAIN, "%u blocks of the layout are in flight: wait for their tickets", n_running);
+    if (n_running && lost) { /* late words may still name it: the context keeps it until it is destroyed */
+        pthread_mutex_unlock(&ctx->submit);
+        return KVX_OK;
+    }
     if (status == KVX_OK) {
         (void)ctx->ops->layout_set(ctx->engine, layout->index, NULL);
         ctx->layouts[layout->index] = NULL;

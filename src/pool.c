@@ -416,6 +416,10 @@ static kvx_status check_pins(const kvx_pool *pool, const kvx_pool_pin *pin)
         if (pin->writing && !is_current(pool, slot))
             return kvx_note(KVX_STALE, "pair %u: the handle of slot %u of class %u is not current", i, slot.index,
                             slot.slot_class);
+        /* Contexts do not see each other's queues: a write here would race with the other's copies. */
+        const slot_book *s = &pool->slots[flat_of(pool, slot)];
+        if (pin->writing && s->pins > 0 && s->owner != 0 && s->owner != pin->owner)
+            return kvx_note(KVX_AGAIN, "pair %u: slot %u is in use by another context", i, slot.index);
     }
     return KVX_OK;
 }
@@ -480,13 +484,10 @@ void kvx_pool_unpin(kvx_pool *pool, uint32_t n, const uint32_t *flat)
 void kvx_pool_pin_undo(kvx_pool *pool, const kvx_pool_pin *pin)
 {
     pthread_mutex_lock(&pool->lock);
-    for (uint32_t i = 0; i < pin->n; i++) {
-        slot_book *s = &pool->slots[pin->flat[i]];
-        if (pin->writing && s->owner == pin->owner)
-            s->owner = s->previous_owner;
-        unpin_one(pool, pin->flat[i]);
-    }
+    for (uint32_t i = 0; pin->writing && i < pin->n; i++)
+        pool->slots[pin->flat[i]].owner = pool->slots[pin->flat[i]].previous_owner;
     pthread_mutex_unlock(&pool->lock);
+    kvx_pool_unpin(pool, pin->n, pin->flat);
 }
 
 void kvx_pool_counts(kvx_pool *pool, uint64_t *n_free, uint64_t *n_used, uint64_t *n_in_flight)

@@ -13,6 +13,7 @@ typedef struct kvx_hostmem_chunk {
     uint8_t *host; /* as the CPU sees it */
     uint8_t *dev;  /* as a CUDA device sees it; NULL: not mapped for a device */
     uint64_t bytes;
+    uint32_t from_cuda; /* allocated by CUDA, not mapped by us */
 } kvx_hostmem_chunk;
 
 /* What an engine needs to know of a pool. Constant for the pool's life. Slot s of class c lies in chunk
@@ -50,7 +51,7 @@ void kvx_pool_detach(kvx_pool *pool);
 
 /* Pins n slots for a batch of context `owner`, all or none, in one critical section: checks each handle again. STORE
  * (writing != 0): a handle that is not current fails with KVX_STALE and nothing is pinned; the context becomes the
- * slots' owner. RESTORE: `refusals[i]` is set to KVX_VERDICT_STALE for a handle that is not current or a slot that
+ * slots' owner; KVX_AGAIN while another context that owns a slot has it pinned. RESTORE: `refusals[i]` is set to KVX_VERDICT_STALE for a handle that is not current or a slot that
  * another context wrote last, else to 0; every slot in range is pinned. KVX_INVALID: out of range. */
 typedef struct kvx_pool_pin {
     uint32_t owner, writing, n;

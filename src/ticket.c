@@ -25,7 +25,7 @@ static kvx_ticket_state *find(kvx_ctx *ctx, uint64_t ticket)
     if (ticket == 0 || place >= ctx->max_tickets)
         return NULL;
     state = &ctx->tickets[place];
-    if (state->ticket != ticket)
+    if (state->ticket != ticket || state->phase == KVX_TICKET_TAKEN)
         return NULL;
     if (state->phase == KVX_TICKET_FREE && ctx->next_entry - state->first > ctx->max_pairs)
         return NULL;
@@ -125,7 +125,7 @@ kvx_status kvx_ticket_take(kvx_ctx *ctx, enum kvx_op op, uint32_t n, uint64_t *t
         state->op = op;
         state->n = n;
         state->first = ctx->next_entry;
-        state->phase = KVX_TICKET_ENDED; /* not looked at until its entries are described */
+        state->phase = KVX_TICKET_TAKEN;
         ctx->next_entry += n;
         *ticket = state->ticket;
         *first = state->first;

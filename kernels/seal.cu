@@ -146,6 +146,19 @@ __device__ __forceinline__ void seal_round(kvx_cta &cta, const kvx_dev &dev, con
     }
 }
 
+/* The copy engine takes a block's piece as a whole: of a unit that was not sealed it must find zeros, not what an
+ * earlier batch left. By the whole CTA. */
+__device__ __forceinline__ void clear_refused(const kvx_cta &cta, uint32_t n_units)
+{
+    for (uint32_t u = 0; u < n_units; u++) {
+        const kvx_unit &unit = cta.units[u];
+        if (unit.verdict == KVX_VERDICT_OK || !unit.sealed)
+            continue;
+        for (uint32_t at = threadIdx.x * 16; at < unit.bytes; at += KVX_CTA_THREADS * 16)
+            *reinterpret_cast<uint4 *>(unit.sealed + at) = make_uint4(0, 0, 0, 0);
+    }
+}
+
 template <class V, unsigned Pairs>
 __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) seal_kernel(const __grid_constant__ kvx_params<Pairs> p)
 {
@@ -158,6 +171,8 @@ __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) seal_kernel(const __grid_c
             resolve(p.dev, p.work, p.pairs, first + threadIdx.x, &cta.units[threadIdx.x]);
         __syncthreads();
         seal_round<V>(cta, p.dev, p.work, p.warps_per_unit, n_units);
+        if (p.work.staged)
+            clear_refused(cta, n_units);
         if (threadIdx.x < n_units)
             settle(p.dev, p.work, p.pairs, &cta.units[threadIdx.x]);
         __syncthreads();

@@ -8,7 +8,7 @@
 #include "results.cuh"
 
 struct kvx_unit {
-    uint8_t *sealed;    /* the unit's bytes in the chunk or in the slot */
+    uint8_t *sealed;    /* the unit's bytes in the chunk or in the slot; NULL: nowhere */
     kvx_place place;    /* n_lanes 0: no such place in the caller's tensors */
     kvx_record *record; /* NULL: no such slot */
     uint64_t word;      /* opening: the header's word as it was when checked */
@@ -111,6 +111,7 @@ __device__ inline void kvx_unit_resolve(const kvx_dev &dev, const kvx_work &work
     const kvx_dev_layout layout = dev.layouts[pair.layout];
     const uint32_t end = layout.n_blocks == 0 ? 0 : min(range.end, layout.n_segments);
     unit->verdict = KVX_VERDICT_NONE;
+    unit->sealed = nullptr;
     unit->record = nullptr;
     unit->place.n_lanes = 0;
     if (segment >= end) {

@@ -16,8 +16,6 @@ sed '/SPDX-License-Identifier/d' docs/example.c | diff -u - "$scratch/readme.c" 
 
 cmake --install "$build" --prefix "$scratch/prefix" >/dev/null
 libdir=$(dirname "$(find "$scratch/prefix" -name libkvx.so)")
-sed -i "s|^prefix=.*|prefix=$scratch/prefix|; s|^includedir=.*|includedir=\${prefix}/include|; s|^libdir=.*|libdir=$libdir|" \
-    "$libdir/pkgconfig/kvx.pc"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 flags="-std=c11 -Wall -Wextra -Wpedantic -Werror"
 # shellcheck disable=SC2046,SC2086 # flags are words

@@ -45,10 +45,30 @@ static bool run(demo *d)
     return demo_sealed(d, plain, n_plain) && demo_tamper(d);
 }
 
+/* On the CPU engine cache and pool are both host memory: rather say so now than be killed half-way. */
+static bool fits(const demo *d)
+{
+    unsigned long long available = 0, needed = 2ull * d->options.n_bytes / 1024;
+    char line[128];
+    FILE *file = d->dev.engine == KVX_ENGINE_CPU ? fopen("/proc/meminfo", "r") : NULL;
+    while (file && fgets(line, sizeof(line), file))
+        if (sscanf(line, "MemAvailable: %llu kB", &available) == 1)
+            break;
+    if (file)
+        fclose(file);
+    if (available == 0 || needed <= available)
+        return true;
+    fprintf(stderr, "cache and pool need %.1f GiB of host memory, %.1f GiB are available: try a smaller --bytes\n",
+            (double)needed / (1 << 20), (double)available / (1 << 20));
+    return false;
+}
+
 static bool run_on_device(demo *d)
 {
     bool done;
     describe(d);
+    if (!fits(d))
+        return false;
     if (!demo_cache_create(d))
         return false;
     done = run(d);

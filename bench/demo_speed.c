@@ -183,6 +183,8 @@ static bool with_context(mover *m, const kvx_slot *slots, demo_rate *sealed)
 {
     kvx_stats stats = {.size = sizeof(stats)};
     bool done;
+    if (demo_ok(kvx_stats_get(m->ctx, &stats), "kvx_stats_get"))
+        demo_say("%s", stats.engine_note);
     if (!demo_layout_create(m->demo, m->ctx, &m->layout))
         return false;
     done = prepare(m, slots) && measure(m, sealed);

@@ -27,6 +27,10 @@ if [ ! -x "$dir/bench/kvx-demo" ]; then
     need_packages
     build "$dir" -DKVX_CUDA=ON -DKVX_BENCH=ON $([ -f "$dir/CMakeCache.txt" ] || echo -DKVX_TESTS=OFF)
 fi
+if ! command -v nvidia-smi >/dev/null; then
+    echo "nvidia-smi was not found: this script measures on a GPU; without one run ./bench/demo.sh"
+    exit 1
+fi
 mkdir -p "$out"
 {
     nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current,clocks.max.sm \

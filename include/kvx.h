@@ -74,14 +74,17 @@ typedef enum kvx_status {
     KVX_INTERNAL = 33,    /**< a library beneath kvx failed; see kvx_last_error() */
 } kvx_status;
 
-/** English text of a status, static storage. Never NULL, also for unknown values. */
+/** English text of a status, static storage. Never NULL, also for unknown values.
+ * Threads: any, also at the same time. */
 KVX_API const char *kvx_status_text(kvx_status status);
 
 /** What the last failed call on this thread found, in one line with a hint at the remedy. Thread-local storage, valid
- *  until the next failing call of this thread; "" if there was none. Never holds secrets. */
+ *  until the next failing call of this thread; "" if there was none. Never holds secrets.
+ * Threads: any, also at the same time. */
 KVX_API const char *kvx_last_error(void);
 
-/** Version of the library at run time, KVX_VERSION_MAJOR << 16 | MINOR << 8 | PATCH. */
+/** Version of the library at run time, KVX_VERSION_MAJOR << 16 | MINOR << 8 | PATCH.
+ * Threads: any, also at the same time. */
 KVX_API uint32_t kvx_version(void);
 
 typedef struct kvx_pool kvx_pool;
@@ -116,9 +119,10 @@ typedef struct kvx_slot {
 
 /** One size of slot. */
 typedef struct kvx_slot_class {
-    uint64_t slot_bytes; /**< usable bytes of a slot; rounded up to 4096; at most KVX_SLOT_BYTES_MAX */
-    uint32_t n_slots;    /**< how many; at least 1 */
-    uint32_t max_units;  /**< most segments of a layout stored here; 0: 64. Costs 32 bytes of device memory per unit */
+    uint64_t slot_bytes;     /**< usable bytes of a slot; rounded up to 4096; at most KVX_SLOT_BYTES_MAX */
+    uint32_t n_slots;        /**< how many; at least 1 */
+    uint32_t max_units;      /**< most segments of a layout stored here; 0: 64. 32 bytes each of device memory a slot
+                                  (CPU engine: of locked memory, see RLIMIT_MEMLOCK) */
     uint32_t caller_managed; /**< nonzero: the caller picks indices, kvx_pool_take() refuses; overwriting is legal */
 } kvx_slot_class;
 
@@ -142,28 +146,30 @@ typedef struct kvx_pool_config {
  * @retval KVX_INVALID no classes, a size, count or limit out of range.
  * @retval KVX_NO_MEMORY memory could not be mapped or pinned (the note names the limit).
  * @retval KVX_UNSUPPORTED CUDA demanded and no usable GPU.
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_create(const kvx_pool_config *config, kvx_pool **pool);
 
 /** Unpins and frees the pool. All its contexts must have been destroyed: KVX_INVALID otherwise (nothing is freed).
- *  NULL is KVX_OK. In a forked child: KVX_FORKED, nothing is freed. */
+ *  NULL is KVX_OK. In a forked child: KVX_FORKED, nothing is freed.
+ * Threads: no other call on the object may run or follow. */
 KVX_API kvx_status kvx_pool_destroy(kvx_pool *pool);
 
 /**
  * Takes n free slots of a class, all or none. O(n). A restore before a store finds KVX_MISS, or KVX_STALE.
  * @retval KVX_AGAIN fewer than n are free.  @retval KVX_INVALID unknown class, or one kept by the caller.
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_take(kvx_pool *pool, uint32_t slot_class, uint32_t n, kvx_slot *slots);
 
 /**
  * Gives n slots back, all or none. A slot that is still named by work in flight becomes free when that work has been
  * collected. Handles given back are stale from now on. What they held need not be discarded first.
  * @retval KVX_STALE a handle is not current (double give); KVX_INVALID out of range, a duplicate, or caller's class.
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_give(kvx_pool *pool, uint32_t n, const kvx_slot *slots);
 
 /** The slot's bytes as the host sees them (ciphertext), for tests and for carrying them elsewhere. KVX_INVALID if out
- * of range. The pointer lives as long as the pool. */
+ * of range. The pointer lives as long as the pool.
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_slot_bytes(kvx_pool *pool, kvx_slot slot, void **bytes, uint64_t *n_bytes);
 
 /* ------------------------------------------------------------------------------------------------------- context */
@@ -198,12 +204,13 @@ typedef struct kvx_config {
  * @retval KVX_UNSUPPORTED CUDA demanded and no usable GPU.  @retval KVX_NO_MEMORY device, pinned or locked memory.
  * @retval KVX_INVALID a limit is out of range, or the CUDA engine asked for on a pool that is not pinned.
  * @retval KVX_INTERNAL CUDA or OpenSSL failed.
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_ctx_create(kvx_pool *pool, const kvx_config *config, kvx_ctx **ctx);
 
 /** Waits for the work in flight (bounded: after 30 s the device is taken as lost), wipes keys and records on both sides
  *  and frees the context and its layouts. NULL does nothing; in a forked child nothing is touched but the child's copy
- *  of host memory. What the context stored can never be opened again. */
+ *  of host memory. What the context stored can never be opened again.
+ * Threads: no other call on the object may run or follow. */
 KVX_API void kvx_ctx_destroy(kvx_ctx *ctx);
 
 /* -------------------------------------------------------------------------------------------------------- layout */
@@ -242,14 +249,16 @@ typedef struct kvx_layout_desc {
  * @retval KVX_INVALID no lanes, segments not 0,1,2,.. ascending, misaligned, a lane that overlaps itself or another
  *         lane, zero sizes, addresses not of this device, or more segments than KVX_UNITS_MAX.
  * @retval KVX_AGAIN max_layouts are in use.
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_layout_create(kvx_ctx *ctx, const kvx_layout_desc *desc, kvx_layout **layout);
 
-/** Bytes one sealed block takes in a slot, and its segments. Either output may be NULL. */
+/** Bytes one sealed block takes in a slot, and its segments. Either output may be NULL.
+ * Threads: any, also at the same time. */
 KVX_API void kvx_layout_info(const kvx_layout *layout, uint64_t *sealed_bytes, uint32_t *n_segments);
 
 /** Forgets the tensors. Work in flight that names the layout must have ended: KVX_AGAIN otherwise (nothing is done).
- *  NULL is KVX_OK. */
+ *  NULL is KVX_OK.
+ * Threads: no other call on the object may run or follow. */
 KVX_API kvx_status kvx_layout_destroy(kvx_layout *layout);
 
 /* ----------------------------------------------------------------------------------------------- store and restore */
@@ -302,7 +311,7 @@ typedef struct kvx_options {
  * @retval KVX_LATCHED, KVX_DEVICE_LOST, KVX_FORKED  the context is out of use.
  * @retval KVX_UNSUPPORTED the stream is being captured.
  * n = 0 is legal: events and flags advance in stream order; the ticket, which has no verdicts, ends at once.
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_store(kvx_ctx *ctx, uint32_t n, const kvx_pair *pairs, const kvx_options *options,
                                            kvx_ticket *ticket);
 
@@ -314,7 +323,7 @@ KVX_API KVX_NODISCARD kvx_status kvx_store(kvx_ctx *ctx, uint32_t n, const kvx_p
  * @param ticket  required: a restore whose verdicts are not read is a mistake.
  * Verdicts: KVX_OK, KVX_MISS, KVX_BUSY, KVX_STALE, KVX_REFUSED, KVX_TAMPERED, KVX_LATCHED. Stale handles are verdicts
  * here, never an error of the call. Other errors as for kvx_store().
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_restore(kvx_ctx *ctx, uint32_t n, const kvx_pair *pairs,
                                              const kvx_options *options, kvx_ticket *ticket);
 
@@ -322,7 +331,7 @@ KVX_API KVX_NODISCARD kvx_status kvx_restore(kvx_ctx *ctx, uint32_t n, const kvx
  * Makes n slots EMPTY: their records are dead and what the pool still holds can never be opened. Asynchronous, in call
  * order with stores and restores; not ordered with any stream. The slots stay taken.
  * Errors as for kvx_store(); verdicts: KVX_OK, KVX_SUPERSEDED (a newer store holds the slot).
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_discard(kvx_ctx *ctx, uint32_t n, const kvx_slot *slots, kvx_ticket *ticket);
 
 /* ----------------------------------------------------------------------------------------------------- completion */
@@ -343,7 +352,7 @@ typedef struct kvx_result {
  * @param result    may be NULL.
  * @param verdicts  NULL, or space for n_verdicts; the first min(n, n_verdicts) pairs' verdicts, only with KVX_OK.
  * @retval KVX_OK ended.  KVX_PENDING not ended.  KVX_UNKNOWN no such ticket.  KVX_DEVICE_LOST, KVX_FORKED.
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_poll(kvx_ctx *ctx, kvx_ticket ticket, kvx_result *result, uint32_t n_verdicts,
                                           kvx_status *verdicts);
 
@@ -351,10 +360,11 @@ KVX_API KVX_NODISCARD kvx_status kvx_poll(kvx_ctx *ctx, kvx_ticket ticket, kvx_r
  * Waits until all n tickets have ended. Does not collect them: verdicts are still to be read with kvx_poll().
  * @param timeout_ns  0: only look; UINT64_MAX: for ever.
  * @retval KVX_TIMEOUT at least one has not ended.   @retval KVX_UNKNOWN one is not a ticket of this context.
- */
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_wait(kvx_ctx *ctx, uint32_t n, const kvx_ticket *tickets, uint64_t timeout_ns);
 
-/** Waits until nothing of the context is in flight. @retval KVX_TIMEOUT the time was up. */
+/** Waits until nothing of the context is in flight. @retval KVX_TIMEOUT the time was up.
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_drain(kvx_ctx *ctx, uint64_t timeout_ns);
 
 /* --------------------------------------------------------------------------------------------------------- figures */
@@ -381,7 +391,8 @@ typedef struct kvx_stats {
     char engine_note[96]; /**< why this engine (for instance: no usable GPU, with the driver's words) */
 } kvx_stats;
 
-/** Fills `stats` (set stats->size first). KVX_INVALID on NULL or a size that is not this library's or smaller. */
+/** Fills `stats` (set stats->size first). KVX_INVALID on NULL or a size that is not this library's or smaller.
+ * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_stats_get(kvx_ctx *ctx, kvx_stats *stats);
 
 #ifdef __cplusplus

@@ -27,8 +27,10 @@ kvx_status kvx_secmem_map(size_t bytes, void **memory)
         return kvx_note(KVX_NO_MEMORY, "mmap of %zu bytes for keys failed: errno %d", size, errno);
     if (mlock(pages, size) != 0) {
         status = kvx_note(KVX_NO_MEMORY,
-                          "mlock of %zu bytes for keys failed (errno %d): raise RLIMIT_MEMLOCK, see `ulimit -l`", size,
-                          errno);
+                          "mlock of %zu bytes for keys and records failed (errno %d): raise RLIMIT_MEMLOCK (`ulimit "
+                          "-l`), or lower n_slots or "
+                          "max_units",
+                          size, errno);
         goto unmap_pages;
     }
     if (madvise(pages, size, MADV_DONTDUMP) != 0 || madvise(pages, size, MADV_DONTFORK) != 0) {

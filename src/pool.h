@@ -51,8 +51,9 @@ void kvx_pool_detach(kvx_pool *pool);
 
 /* Pins n slots for a batch of context `owner`, all or none, in one critical section: checks each handle again. STORE
  * (writing != 0): a handle that is not current fails with KVX_STALE and nothing is pinned; the context becomes the
- * slots' owner; KVX_AGAIN while another context that owns a slot has it pinned. RESTORE: `refusals[i]` is set to KVX_VERDICT_STALE for a handle that is not current or a slot that
- * another context wrote last, else to 0; every slot in range is pinned. KVX_INVALID: out of range. */
+ * slots' owner; KVX_AGAIN while another context that owns a slot has it pinned. RESTORE: `refusals[i]` is set to
+ * KVX_VERDICT_STALE for a handle that is not current or a slot that another context wrote last, else to 0; every slot
+ * in range is pinned. KVX_INVALID: out of range. */
 typedef struct kvx_pool_pin {
     uint32_t owner, writing, n;
     const kvx_slot *slots; /* n handles, `stride` bytes apart */

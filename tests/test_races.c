@@ -15,9 +15,9 @@ static const shape small = {"small", 4, 4, 2, {{1, 2048, 0, 0, BLOCK_MAJOR}, {3,
 
 /* What the next call of a wrapped function does to the engine first; once. */
 enum step_in { NOTHING, LATCH_AT_RELEASE, NEWER_STORE_AT_OPEN };
-static kvx_cpu_engine *victim;
+static kvx_cpu_engine *_Atomic victim;
 static atomic_int armed;
-static const uint32_t *flags; /* of a restore: none may be set before its segment has been opened */
+static const uint32_t *_Atomic flags; /* of a restore: none may be set before its segment has been opened */
 static atomic_uint n_opened, n_early;
 
 void __real_kvx_cpu_timeline_advance(kvx_cpu_timeline *timeline, uint64_t position);

@@ -14,8 +14,8 @@
  *                                               copied  ->  [restore compute]  open chunk k, record free[k];
  *                              after a run of segments: its events, its flags; after the last: done, C waits (join)
  *
- * The copy streams carry copies only, so that one follows the other without a gap: a commit between two copies cost
- * 9 % of the rate (50.5 against 54 GB/s and more at 4 MiB slots). Seal launches all run on one stream, one after the
+ * The copy streams carry copies only, so that one follows the other without a gap (docs/benchmarks.md has what a commit
+ * between two copies cost). Seal launches all run on one stream, one after the
  * other: the count of CTAs that tells the last one needs that. Commits and discards are in the order of the calls: both
  * run on store commit, a direct store waits for that stream, and what follows a direct store there waits for store
  * compute (through the seal event of each burst, or explicitly). `mark` serves all joints: to wait for an event means

@@ -19,7 +19,8 @@ typedef struct fact {
 
 typedef struct row {
     char *bench, *metric, *unit, *params;
-    double value;
+    double value, p10, p90;
+    uint32_t n; /* samples; 0: none */
 } row;
 
 struct report {
@@ -30,6 +31,13 @@ struct report {
     size_t n_facts, n_rows;
     bool incomplete; /* something did not fit into memory */
 };
+
+/* The program's name and absolute paths lose their directories. */
+static const char *shown(const char *argument, bool is_program)
+{
+    const char *slash = strrchr(argument, '/');
+    return slash && (is_program || argument[0] == '/') ? slash + 1 : argument;
+}
 
 static char *join(int argc, char *const *argv)
 {
@@ -42,7 +50,7 @@ static char *join(int argc, char *const *argv)
     if (!text)
         return NULL;
     for (i = 0; i < argc; i++)
-        at += (size_t)sprintf(text + at, "%s%s", i ? " " : "", argv[i]);
+        at += (size_t)sprintf(text + at, "%s%s", i ? " " : "", shown(argv[i], i == 0));
     text[at] = '\0';
     return text;
 }
@@ -138,15 +146,15 @@ void report_machine(report *r, const char *key, const char *format, ...)
     entry->value = text;
 }
 
-void report_row(report *r, const char *bench, const char *metric, double value, const char *unit, const char *params,
-                ...)
+void report_figure_row(report *r, const char *bench, const char *metric, const report_figure *figure,
+                       const char *params, va_list arguments)
 {
-    row entry = {strdup(bench), strdup(metric), strdup(unit), NULL, value};
+    row entry = {strdup(bench), strdup(metric), strdup(figure->unit), NULL, 0, 0, 0, figure->n};
     row *grown;
-    va_list arguments;
-    va_start(arguments, params);
+    entry.value = figure->value;
+    entry.p10 = figure->p10;
+    entry.p90 = figure->p90;
     entry.params = format_text(params, arguments);
-    va_end(arguments);
     grown = realloc(r->rows, (r->n_rows + 1) * sizeof(*grown));
     if (grown)
         r->rows = grown;
@@ -158,6 +166,16 @@ void report_row(report *r, const char *bench, const char *metric, double value, 
     grown[r->n_rows++] = entry;
 }
 
+void report_row(report *r, const char *bench, const char *metric, double value, const char *unit, const char *params,
+                ...)
+{
+    report_figure figure = {value, 0, 0, 0, unit};
+    va_list arguments;
+    va_start(arguments, params);
+    report_figure_row(r, bench, metric, &figure, params, arguments);
+    va_end(arguments);
+}
+
 /* ------------------------------------------------------------------------------------------------------- for people */
 
 static int width(size_t so_far, const char *text)
@@ -166,20 +184,29 @@ static int width(size_t so_far, const char *text)
     return (int)(n > so_far ? n : so_far);
 }
 
-void report_print(const report *r)
+void report_print_machine(const report *r)
 {
-    int w_key = 0, w_bench = 5, w_metric = 6, w_unit = 4;
+    int w_key = 4;
     size_t i;
     for (i = 0; i < r->n_facts; i++)
         w_key = width((size_t)w_key, r->facts[i].key);
+    printf("%-*s  %s\n", w_key, "date", r->date);
+    for (i = 0; i < r->n_facts; i++)
+        printf("%-*s  %s\n", w_key, r->facts[i].key, r->facts[i].value ? r->facts[i].value : "");
+    fflush(stdout);
+}
+
+void report_print(const report *r)
+{
+    int w_bench = 5, w_metric = 6, w_unit = 4;
+    size_t i;
     for (i = 0; i < r->n_rows; i++) {
         w_bench = width((size_t)w_bench, r->rows[i].bench);
         w_metric = width((size_t)w_metric, r->rows[i].metric);
         w_unit = width((size_t)w_unit, r->rows[i].unit);
     }
     putchar('\n');
-    for (i = 0; i < r->n_facts; i++)
-        printf("%-*s  %s\n", w_key, r->facts[i].key, r->facts[i].value ? r->facts[i].value : "");
+    report_print_machine(r);
     printf("\n%-*s  %-*s  %12s  %-*s  params\n", w_bench, "bench", w_metric, "metric", "value", w_unit, "unit");
     for (i = 0; i < r->n_rows; i++) {
         const row *e = &r->rows[i];
@@ -222,6 +249,13 @@ static void write_row(FILE *file, const row *entry)
     json_out_string(file, entry->metric);
     fputs(", \"value\": ", file);
     json_out_number(file, entry->value);
+    if (entry->n) {
+        fputs(", \"p10\": ", file);
+        json_out_number(file, entry->p10);
+        fputs(", \"p90\": ", file);
+        json_out_number(file, entry->p90);
+        fprintf(file, ", \"n\": %u", entry->n);
+    }
     fputs(", \"unit\": ", file);
     json_out_string(file, entry->unit);
     fputs(", \"params\": ", file);

@@ -5,7 +5,10 @@
  * What a program measured, as a table for people and as one JSON object for machines:
  *   {"machine": {...}, "date": "2026-01-31T12:00:00Z", "command": "...",
  *    "rows": [{"bench": "...", "metric": "...", "value": 1.5, "unit": "GB/s", "params": {"segments": 64}}]}
+ * A row of samples also has "p10", "p90" and "n"; its value is their median. Of absolute paths in the command line only
+ * the last part is kept: where files lie on one machine concerns nobody else.
  */
+#include <stdarg.h>
 #include <stdbool.h>
 
 #include "kvx.h"
@@ -31,6 +34,20 @@ void report_host(report *r);
  */
 void report_row(report *r, const char *bench, const char *metric, double value, const char *unit, const char *params,
                 ...) __attribute__((format(printf, 6, 7)));
+
+/* A figure and, where n is not 0, how far its n samples spread. */
+typedef struct report_figure {
+    double value, p10, p90;
+    uint32_t n;
+    const char *unit;
+} report_figure;
+
+/* As report_row(). */
+void report_figure_row(report *r, const char *bench, const char *metric, const report_figure *figure,
+                       const char *params, va_list arguments) __attribute__((format(printf, 5, 0)));
+
+/* The machine, to stdout. */
+void report_print_machine(const report *r);
 
 /* The machine and all rows so far, to stdout. */
 void report_print(const report *r);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvx-bench: how fast sealed offload is, and what it costs beside plaintext offload. See --help. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const bench_sub *const subs[] = {
+    &bench_link,
+    &bench_transfer,
+    &bench_layouts,
+    NULL,
+};
+
+static bool run_one(bench *b, const bench_sub *sub)
+{
+    double start = bench_now();
+    bool done;
+    b->sub = sub;
+    printf("\n== %s: %s\n", sub->name, sub->summary);
+    fflush(stdout);
+    done = sub->run(b);
+    fflush(stdout);
+    bench_say("%s: %s after %.1f s", sub->name, done ? "done" : "broken off", bench_now() - start);
+    return done;
+}
+
+/* A sub-bench that cannot run here does not keep the others from running. */
+static bool run_all(bench *b)
+{
+    bool done = true;
+    size_t i;
+    for (i = 0; subs[i]; i++)
+        done = run_one(b, subs[i]) && done;
+    return done;
+}
+
+static bool run_on_device(bench *b, const bench_sub *sub)
+{
+    bool done;
+    device_describe(&b->dev, b->report);
+    report_host(b->report);
+    report_print_machine(b->report);
+    done = sub ? run_one(b, sub) : run_all(b);
+    if (b->settings.json && !report_write(b->report, b->settings.json))
+        done = false;
+    return done;
+}
+
+int main(int argc, char **argv)
+{
+    const bench_sub *sub = NULL;
+    bench_parse parsed;
+    bool done = false;
+    bench b;
+    memset(&b, 0, sizeof(b));
+    parsed = bench_options_parse(argc, argv, subs, &b.settings, &sub);
+    if (parsed != BENCH_RUN)
+        return parsed == BENCH_HELP ? 0 : 2;
+    b.report = report_create(argc, argv);
+    if (!b.report) {
+        fputs("no memory for the report\n", stderr);
+        return 1;
+    }
+    if (device_open(b.settings.engine, b.settings.device, &b.dev)) {
+        done = run_on_device(&b, sub);
+        device_close(&b.dev);
+    }
+    report_destroy(b.report);
+    if (!done)
+        puts("\nFAIL: not everything could be measured; the reason is above");
+    else if (b.n_failed)
+        printf("\nFAIL: %u of the checks failed, see above\n", b.n_failed);
+    else
+        puts("\nPASS: everything was measured, and every restored byte was the byte stored");
+    return done && b.n_failed == 0 ? 0 : 1;
+}

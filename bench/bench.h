@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVX_BENCH_BENCH_H
+#define KVX_BENCH_BENCH_H
+/*
+ * The parts of kvx-bench. A sub-bench is one file that defines a bench_sub; it measures, prints its own tables on
+ * stdout and leaves every figure in the report. Functions that return false could not go on and have said why on
+ * stderr; wrong bytes and wrong verdicts are counted by bench_fail() and make the program fail.
+ */
+#include "device.h"
+#include "plot.h"
+#include "report.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bench bench;
+
+/* ------------------------------------------------------------------------------------------------------- sub-benches
+ */
+
+typedef enum bench_kind {
+    BENCH_SIZES,  /* one or more byte counts, "4K,64K,1M" */
+    BENCH_COUNTS, /* one or more numbers from 1 */
+    BENCH_FLAG,   /* no value */
+} bench_kind;
+
+/* An option of one sub-bench. The value has been checked before run() is called. */
+typedef struct bench_option {
+    const char *name; /* with the dashes; NULL ends the list */
+    bench_kind kind;
+    const char *about;
+} bench_option;
+
+typedef struct bench_sub {
+    const char *name;
+    const char *summary;         /* one line for the list of sub-benches */
+    const char *help;            /* what is measured and how to read it, for --help; lines of at most 100 characters */
+    const bench_option *options; /* NULL: none */
+    bool (*run)(bench *b);
+} bench_sub;
+
+extern const bench_sub bench_link;
+extern const bench_sub bench_transfer;
+extern const bench_sub bench_layouts;
+
+/* ----------------------------------------------------------------------------------------------------------- context
+ */
+
+typedef enum bench_scale { BENCH_QUICK, BENCH_NORMAL, BENCH_FULL } bench_scale;
+
+typedef struct bench_settings {
+    const char *json, *plot; /* NULL: none */
+    kvx_engine engine;
+    int device;
+    bench_scale scale;
+    uint32_t repeat;  /* 0: chosen by the sub-bench, see bench_repeat() */
+    uint64_t n_bytes; /* data of one measurement; 0: chosen by the sub-bench, see bench_bytes() */
+    uint64_t seed;
+    bool all; /* every sub-bench runs */
+    int n_arguments;
+    char *const *arguments; /* of the sub-bench, options and values */
+} bench_settings;
+
+struct bench {
+    bench_settings settings;
+    device dev;
+    report *report;
+    const bench_sub *sub; /* the one that runs */
+    uint32_t n_failed;    /* checks, of all sub-benches */
+    double began;         /* see bench_begin() */
+};
+
+static inline bool bench_on_cpu(const bench *b)
+{
+    return b->dev.engine == KVX_ENGINE_CPU;
+}
+
+/* What the command line says, else one of three by scale. */
+uint32_t bench_repeat(const bench *b, uint32_t quick, uint32_t normal, uint32_t full);
+/* The same for bytes; on the CPU engine `cpu` whatever the scale. */
+uint64_t bench_bytes(const bench *b, uint64_t cpu, uint64_t quick, uint64_t normal, uint64_t full);
+
+#define BENCH_LIST_MAX 16u
+
+typedef struct bench_list {
+    uint64_t values[BENCH_LIST_MAX];
+    uint32_t n;
+} bench_list;
+
+/* The values given for an option of the running sub-bench; `otherwise`, in the same syntax, where it was not given. */
+bench_list bench_list_of(const bench *b, const char *name, const char *otherwise);
+bool bench_flag(const bench *b, const char *name);
+
+/* Progress, on stderr. */
+void bench_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A check that failed: one line on stdout, counted. */
+void bench_fail(bench *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* False, with the reason on stderr, unless status is KVX_OK. */
+bool bench_ok(kvx_status status, const char *doing);
+
+/* False, with a message, if host memory of that size would not be available. */
+bool bench_fits(uint64_t n_bytes);
+
+/* "64K", "1.5M": static storage, good for the next eight calls. */
+const char *bench_size(uint64_t n_bytes);
+
+/* ----------------------------------------------------------------------------------------------------------- figures
+ */
+
+typedef struct bench_samples {
+    double *values;
+    uint32_t n, room;
+    bool lost; /* memory was short */
+} bench_samples;
+
+void bench_samples_add(bench_samples *s, double value);
+void bench_samples_free(bench_samples *s);
+
+/* Quantile 0 .. 1, between neighbours in proportion; 0 if there is no value. Sorts the values. */
+double bench_quantile(bench_samples *s, double q);
+static inline double bench_median(bench_samples *s)
+{
+    return bench_quantile(s, 0.5);
+}
+
+/* A row of the running sub-bench: median with p10, p90 and the number of samples. Returns the median. `params` as for
+ * report_row(). */
+double bench_row(bench *b, const char *metric, const char *unit, bench_samples *s, const char *params, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* A row with one value, for what is computed and not sampled. */
+void bench_value(bench *b, const char *metric, const char *unit, double value, const char *params, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* ------------------------------------------------------------------------------------------------------------- time */
+
+/* Seconds on the host's clock. */
+double bench_now(void);
+
+/*
+ * A stretch of work in the device's stream, timed by the device's own marks where events carry time (CUDA), else by the
+ * host's clock:   bench_begin(b); work, whose last call records b->dev.end (done_event); bench_end(b, &seconds);
+ * bench_end() waits. On the CPU engine the work must have been waited for by then.
+ */
+bool bench_begin(bench *b);
+bool bench_end(bench *b, double *seconds);
+
+/* ------------------------------------------------------------------------------------------------------------- scene
+ */
+
+#define BENCH_KINDS_MAX 4u
+
+/*
+ * A KV cache and a pool for it. A block has n_layers * n_kinds pieces; piece (layer, kind) has piece_bytes[kind] bytes
+ * and is lane layer * n_kinds + kind. Lanes lie one after the other in device memory, each with all its blocks.
+ */
+typedef struct bench_shape {
+    uint32_t n_blocks;
+    uint32_t n_layers;
+    uint32_t n_kinds;    /* K and V: 2 */
+    uint32_t n_segments; /* at most n_layers; layers are dealt out as evenly as they go */
+    uint64_t piece_bytes[BENCH_KINDS_MAX];
+    uint32_t n_slots;   /* 0: one for each block */
+    uint32_t n_tenants; /* 0: 1 */
+} bench_shape;
+
+typedef struct bench_scene {
+    bench *b;
+    bench_shape shape;
+    uint8_t *dev_cache;
+    uint64_t cache_bytes;
+    uint64_t block_bytes;  /* payload of a block */
+    uint64_t sealed_bytes; /* what it takes in a slot */
+    kvx_pool *pool;
+    kvx_ctx *ctx;
+    kvx_layout *layout;
+    kvx_slot *slots;     /* all taken, in the order in which the pool gave them */
+    kvx_pair *pairs;     /* block i and slot i */
+    uint64_t *lane_at;   /* offset of each lane in dev_cache */
+    kvx_ticket *tickets; /* for bench_move() */
+    double pool_seconds;
+} bench_scene;
+
+/* Cache, pool of slots of one block, context, layout. Zeroes `s` first; close it also after a failure. */
+bool bench_scene_open(bench *b, const bench_shape *shape, bench_scene *s);
+bool bench_scene_close(bench_scene *s);
+
+uint64_t bench_shape_block_bytes(const bench_shape *shape);
+uint32_t bench_shape_lanes(const bench_shape *shape);
+uint64_t bench_lane_bytes(const bench_shape *shape, uint32_t lane); /* of one piece of it */
+
+/* The whole cache with the pattern of `seed`. Complete on return. */
+bool bench_scene_fill(bench_scene *s, uint64_t seed);
+/* Compares every byte of the cache; a difference is a failed check named `what`. */
+bool bench_scene_check(bench_scene *s, uint64_t seed, const char *what);
+
+/*
+ * Work on blocks first .. first + n - 1 in calls of `batch` pairs; a store and a restore part go on at once. Either
+ * part may be empty (n = 0). Calls do not wait for each other in the stream (KVX_HINT_NO_JOIN).
+ */
+typedef struct bench_work {
+    uint32_t store_first, n_store;
+    uint32_t restore_first, n_restore;
+    uint32_t batch;
+    uint32_t hints; /* of stores */
+} bench_work;
+
+/* From the first call to the end of the last ticket on the host's clock. A verdict other than OK is a failed check. */
+bool bench_move(bench_scene *s, const bench_work *work, double *seconds);
+
+/* -------------------------------------------------------------------------------------------------------------- plot
+ */
+
+typedef struct bench_curve {
+    const char *name;
+    double x[64], y[64];
+    size_t n;
+} bench_curve;
+
+/* Points beyond the 64th are dropped. */
+void bench_curve_add(bench_curve *c, double x, double y);
+
+/* Writes the picture if --plot was given; with `all` the name of the sub-bench goes into the file's name. */
+bool bench_plot(const bench *b, const plot *p);
+
+/* --------------------------------------------------------------------------------------------------- bench_options.c
+ */
+
+typedef enum bench_parse { BENCH_RUN, BENCH_HELP, BENCH_USAGE } bench_parse;
+
+/* `sub` is set to NULL for `all`. BENCH_USAGE has been explained on stderr. */
+bench_parse bench_options_parse(int argc, char **argv, const bench_sub *const *subs, bench_settings *settings,
+                                const bench_sub **sub);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

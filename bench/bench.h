@@ -6,6 +6,7 @@
  * stdout and leaves every figure in the report. Functions that return false could not go on and have said why on
  * stderr; wrong bytes and wrong verdicts are counted by bench_fail() and make the program fail.
  */
+#include "baseline.h"
 #include "device.h"
 #include "plot.h"
 #include "report.h"
@@ -184,6 +185,11 @@ typedef struct bench_scene {
     double pool_seconds;
 } bench_scene;
 
+typedef struct bench_part {
+    uint32_t first, n;
+    bool linear;
+} bench_part;
+
 /* Cache, pool of slots of one block, context, layout. Zeroes `s` first; close it also after a failure. */
 bool bench_scene_open(bench *b, const bench_shape *shape, bench_scene *s);
 bool bench_scene_close(bench_scene *s);
@@ -196,6 +202,9 @@ uint64_t bench_lane_bytes(const bench_shape *shape, uint32_t lane); /* of one pi
 bool bench_scene_fill(bench_scene *s, uint64_t seed);
 /* Compares every byte of the cache; a difference is a failed check named `what`. */
 bool bench_scene_check(bench_scene *s, uint64_t seed, const char *what);
+/* The same for blocks first .. first + n - 1. `linear`: a block is what bare long copies take for one, the next
+ * block_bytes of the cache. */
+bool bench_scene_check_blocks(bench_scene *s, const bench_part *part, uint64_t seed, const char *what);
 
 /*
  * Work on blocks first .. first + n - 1 in calls of `batch` pairs; a store and a restore part go on at once. Either
@@ -211,6 +220,59 @@ typedef struct bench_work {
 /* From the first call to the end of the last ticket on the host's clock. A verdict other than OK is a failed check. */
 bool bench_move(bench_scene *s, const bench_work *work, double *seconds);
 
+/* --------------------------------------------------------------------------------------------------------- comparison
+ */
+
+/*
+ * Plaintext copies of the scene's blocks, by the kinds of baseline.h, in the pool's own memory: what they leave there
+ * is overwritten by the next store. Blocks lie in the order of addresses, packed without gaps.
+ */
+typedef struct bench_plain {
+    bench_scene *scene;
+    const baseline_kind *kinds;
+    uint32_t n_kinds;
+    uint8_t **host_blocks;
+    uint64_t *lane_bytes;
+    baseline *ways[2]; /* by baseline_way: both may run at once, each on a thread of its own */
+} bench_plain;
+
+bool bench_plain_open(bench_scene *s, bench_plain *p);
+void bench_plain_close(bench_plain *p);
+/* As bench_move(), without hints and batches. */
+bool bench_plain_move(bench_plain *p, const baseline_kind *kind, const bench_work *work, double *seconds);
+
+#define BENCH_MOVERS_MAX 8u
+
+/* Medians of one mover in GB/s of payload; 0: not measured. */
+typedef struct bench_rates {
+    const char *name;
+    double store, restore;
+    double both; /* each direction while the other runs as well */
+} bench_rates;
+
+typedef struct bench_case {
+    const char *title;  /* the line above the table */
+    const char *params; /* of every row, "slot=.. piece=.." */
+    uint32_t batch;
+    uint32_t repeat;
+    uint32_t n_plain; /* kinds of baseline.h, from the first */
+    bool sealed;      /* measure kvx, and its ratios to the baselines */
+    bool idle;        /* also with KVX_HINT_IDLE; no effect on the CPU engine */
+    bool pieces_only; /* leave out kinds that know nothing of pieces */
+} bench_case;
+
+typedef struct bench_outcome {
+    bench_rates movers[BENCH_MOVERS_MAX];
+    uint32_t n;
+} bench_outcome;
+
+/* Measures every mover on the scene with data of its own, compares all bytes, prints a table, adds rows "store",
+ * "restore", "both" with mover=.., and "store_ratio", "restore_ratio", "both_ratio" with to=... */
+bool bench_measure(bench_scene *s, const bench_case *c, bench_outcome *outcome);
+
+/* The mover's rates; zeros where it was not measured. */
+bench_rates bench_rates_of(const bench_outcome *outcome, const char *name);
+
 /* -------------------------------------------------------------------------------------------------------------- plot
  */
 
@@ -222,6 +284,20 @@ typedef struct bench_curve {
 
 /* Points beyond the 64th are dropped. */
 void bench_curve_add(bench_curve *c, double x, double y);
+
+/* One curve for each mover and direction, over whatever varies. */
+typedef struct bench_picture {
+    const char *names[BENCH_MOVERS_MAX];
+    bench_curve store[BENCH_MOVERS_MAX], restore[BENCH_MOVERS_MAX];
+    size_t n;
+    double bound; /* long plaintext copies, device to host; 0: not measured */
+} bench_picture;
+
+void bench_picture_add(bench_picture *p, double x, const bench_outcome *outcome);
+
+/* Panels of stores and of restores. The picture must live as long. */
+void bench_picture_panels(const bench_picture *p, const char *store_title, const char *restore_title,
+                          plot_panel panels[2]);
 
 /* Writes the picture if --plot was given; with `all` the name of the sub-bench goes into the file's name. */
 bool bench_plot(const bench *b, const plot *p);

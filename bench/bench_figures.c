@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples, rows, clocks and pictures of kvx-bench. */
+/* Messages, samples, rows and clocks of kvx-bench. */
 #include "bench.h"
 
 #include <stdarg.h>
@@ -167,34 +167,4 @@ bool bench_end(bench *b, double *seconds)
     double by_clock = bench_now() - b->began;
     *seconds = b->dev.end ? device_seconds(&b->dev) : by_clock;
     return *seconds >= 0;
-}
-
-/* -------------------------------------------------------------------------------------------------------------- plot
- */
-
-void bench_curve_add(bench_curve *c, double x, double y)
-{
-    if (c->n == sizeof(c->x) / sizeof(c->x[0]))
-        return;
-    c->x[c->n] = x;
-    c->y[c->n++] = y;
-}
-
-bool bench_plot(const bench *b, const plot *p)
-{
-    const char *path = b->settings.plot, *dot = path ? strrchr(path, '.') : NULL;
-    char name[4096];
-    int stem;
-    if (!path)
-        return true;
-    if (!b->settings.all)
-        return plot_write(p, path);
-    if (!dot || strchr(dot, '/'))
-        dot = path + strlen(path);
-    stem = (int)(dot - path);
-    if ((size_t)snprintf(name, sizeof(name), "%.*s-%s%s", stem, path, b->sub->name, dot) >= sizeof(name)) {
-        fprintf(stderr, "the name %s is too long\n", path);
-        return false;
-    }
-    return plot_write(p, name);
 }

@@ -186,13 +186,41 @@ bool bench_scene_fill(bench_scene *s, uint64_t seed)
     return device_fill(&s->b->dev, s->dev_cache, s->cache_bytes, seed, 0) && device_sync(&s->b->dev);
 }
 
+static bool check_stretch(bench_scene *s, uint64_t at, uint64_t n_bytes, uint64_t seed, uint64_t *n_wrong)
+{
+    uint64_t wrong = 0;
+    if (!device_compare(&s->b->dev, s->dev_cache + at, n_bytes, seed, at, &wrong))
+        return false;
+    *n_wrong += wrong;
+    return true;
+}
+
+static void judge(bench_scene *s, uint64_t n_wrong, const char *what)
+{
+    if (n_wrong)
+        bench_fail(s->b, "%s: %llu words are not what was stored", what, (unsigned long long)n_wrong);
+}
+
 bool bench_scene_check(bench_scene *s, uint64_t seed, const char *what)
 {
     uint64_t n_wrong = 0;
-    if (!device_compare(&s->b->dev, s->dev_cache, s->cache_bytes, seed, 0, &n_wrong))
+    if (!check_stretch(s, 0, s->cache_bytes, seed, &n_wrong))
         return false;
-    if (n_wrong)
-        bench_fail(s->b, "%s: %llu of %llu words differ", what, (unsigned long long)n_wrong,
-                   (unsigned long long)(s->cache_bytes / 8));
+    judge(s, n_wrong, what);
+    return true;
+}
+
+bool bench_scene_check_blocks(bench_scene *s, const bench_part *part, uint64_t seed, const char *what)
+{
+    uint64_t n_wrong = 0;
+    uint32_t lane, n_lanes = part->linear ? 0 : bench_shape_lanes(&s->shape);
+    if (part->linear && !check_stretch(s, part->first * s->block_bytes, part->n * s->block_bytes, seed, &n_wrong))
+        return false;
+    for (lane = 0; lane < n_lanes; lane++) {
+        uint64_t n_bytes = bench_lane_bytes(&s->shape, lane);
+        if (!check_stretch(s, s->lane_at[lane] + part->first * n_bytes, part->n * n_bytes, seed, &n_wrong))
+            return false;
+    }
+    judge(s, n_wrong, what);
     return true;
 }

@@ -53,17 +53,18 @@ static bool list_blocks(kvx_pool *pool, const kvx_slot *slots, uint32_t n, uint8
 /* Out, overwrite, back, compare. Every run has data of its own, so leftovers of an earlier one cannot pass. */
 static bool run_once(demo *d, baseline *b, const baseline_kind *kind, uint64_t seed, double seconds[2])
 {
+    baseline_work out = {BASELINE_OUT, 0, d->n_blocks}, in = {BASELINE_IN, 0, d->n_blocks};
     double start;
     if (!demo_cache_fill(d, seed))
         return false;
     start = demo_now();
-    if (!kind->run(b, BASELINE_OUT))
+    if (!kind->run(b, &out))
         return false;
     seconds[0] = demo_now() - start;
     if (!demo_cache_fill(d, ~seed))
         return false;
     start = demo_now();
-    if (!kind->run(b, BASELINE_IN))
+    if (!kind->run(b, &in))
         return false;
     seconds[1] = demo_now() - start;
     return demo_cache_check(d, seed, kind->name);
@@ -97,11 +98,14 @@ static bool measure(demo *d, baseline *b, const baseline_kind *kind, demo_rate *
 
 static bool measure_all(demo *d, uint8_t **host_blocks, demo_rate *rates, uint32_t *n_rates)
 {
-    baseline_shape shape = {d->dev_cache, host_blocks, d->n_blocks, DEMO_LANES, DEMO_PIECE_BYTES};
+    uint64_t lane_bytes[DEMO_LANES];
+    baseline_shape shape = {d->dev_cache, host_blocks, d->n_blocks, DEMO_LANES, lane_bytes};
     const baseline_kind *kinds;
     baseline *b;
     uint32_t i, n_kinds = 0;
     bool done = true;
+    for (i = 0; i < DEMO_LANES; i++)
+        lane_bytes[i] = DEMO_PIECE_BYTES;
     if (!baseline_open(&d->dev, &shape, &b))
         return false;
     kinds = baseline_kinds(&d->dev, &n_kinds);

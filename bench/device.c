@@ -66,6 +66,13 @@ static bool cpu_copy(device *dev, void *to, const void *from, uint64_t n_bytes)
     return true;
 }
 
+static uint64_t cpu_host_span(device *dev, const void *host)
+{
+    (void)dev;
+    (void)host;
+    return UINT64_MAX;
+}
+
 static bool cpu_mark(device *dev)
 {
     (void)dev;
@@ -89,7 +96,7 @@ static void cpu_close(device *dev)
     kvx_cpu_queue_destroy(dev->stream);
 }
 
-static const device_ops cpu_ops = {cpu_alloc, cpu_release, cpu_fill,    cpu_compare,  cpu_copy,
+static const device_ops cpu_ops = {cpu_alloc, cpu_release, cpu_fill,    cpu_compare,  cpu_copy, cpu_host_span,
                                    cpu_sync,  cpu_mark,    cpu_seconds, cpu_describe, cpu_close};
 
 static bool cpu_open(device *dev)
@@ -168,6 +175,11 @@ bool device_compare(device *dev, const void *memory, uint64_t n_bytes, uint64_t 
 bool device_copy(device *dev, void *to, const void *from, uint64_t n_bytes)
 {
     return dev->ops->copy(dev, to, from, n_bytes);
+}
+
+uint64_t device_host_span(device *dev, const void *host)
+{
+    return dev->ops->host_span(dev, host);
 }
 
 bool device_sync(device *dev)

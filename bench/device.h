@@ -28,6 +28,7 @@ typedef struct device_ops {
     bool (*compare)(device *dev, const void *memory, uint64_t n_bytes, uint64_t seed, uint64_t position,
                     uint64_t *n_wrong);
     bool (*copy)(device *dev, void *to, const void *from, uint64_t n_bytes);
+    uint64_t (*host_span)(device *dev, const void *host);
     bool (*sync)(device *dev);
     bool (*mark)(device *dev);
     double (*seconds)(device *dev);
@@ -62,6 +63,9 @@ bool device_compare(device *dev, const void *memory, uint64_t n_bytes, uint64_t 
 /* To, from or within the device. Complete on return. */
 bool device_copy(device *dev, void *to, const void *from, uint64_t n_bytes);
 
+/* How many bytes from `host` on one copy may cover: memory that was pinned in several parts is copied part by part. */
+uint64_t device_host_span(device *dev, const void *host);
+
 /* Waits for the stream. */
 bool device_sync(device *dev);
 
@@ -70,13 +74,16 @@ bool device_sync(device *dev);
 bool device_mark(device *dev);
 double device_seconds(device *dev);
 
-/* GPU, driver and link, as facts of the report. */
+/* GPU, driver, link and clocks, as facts of the report. */
 void device_describe(device *dev, report *r);
 
 #if KVX_WITH_CUDA
 /* Says how many GPUs there are, or why CUDA cannot be used. */
 int device_cuda_count(const char **why);
 bool device_cuda_open(int ordinal, device *dev);
+
+/* What NVML knows of the GPU at this PCI address: link in use and at most, clocks. Nothing where there is no NVML. */
+void device_nvml_describe(const char *bus_id, report *r);
 #endif
 
 #ifdef __cplusplus

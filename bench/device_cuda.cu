@@ -3,7 +3,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 #include "device.h"
 #include "pattern.h"
@@ -89,6 +91,21 @@ static bool cuda_copy(device *dev, void *to, const void *from, uint64_t n_bytes)
            ok(cudaStreamSynchronize(dev->stream), "copy");
 }
 
+/* Only the driver knows where a registration ends. Without its answer nothing is known to end early. */
+static uint64_t cuda_host_span(device *, const void *host)
+{
+    using get_attribute = CUresult (*)(void *, CUpointer_attribute, CUdeviceptr);
+    static void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    static get_attribute get = driver ? (get_attribute)dlsym(driver, "cuPointerGetAttribute") : nullptr;
+    CUdeviceptr start = 0;
+    size_t n_bytes = 0;
+    if (!get || get(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, (CUdeviceptr)host) != CUDA_SUCCESS ||
+        get(&n_bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, (CUdeviceptr)host) != CUDA_SUCCESS)
+        return UINT64_MAX;
+    uint64_t before = (CUdeviceptr)host - start;
+    return before < n_bytes ? n_bytes - before : UINT64_MAX;
+}
+
 static bool cuda_sync(device *dev)
 {
     return ok(cudaStreamSynchronize(dev->stream), "wait for the GPU");
@@ -153,8 +170,10 @@ static void cuda_describe(device *dev, report *r)
     report_machine(r, "driver", "CUDA %d.%d, %s", api / 1000, api % 1000 / 10, text);
     ok(cudaRuntimeGetVersion(&runtime), "read the runtime's version");
     report_machine(r, "cuda_runtime", "%d.%d", runtime / 1000, runtime % 1000 / 10);
-    if (ok(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), dev->ordinal), "read the PCI address"))
+    if (ok(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), dev->ordinal), "read the PCI address")) {
         describe_link(bus_id, r);
+        device_nvml_describe(bus_id, r);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------------ open, close */
@@ -168,7 +187,7 @@ static void cuda_close(device *dev)
     cudaStreamDestroy(dev->stream);
 }
 
-static const device_ops cuda_ops = {cuda_alloc, cuda_release, cuda_fill,    cuda_compare,  cuda_copy,
+static const device_ops cuda_ops = {cuda_alloc, cuda_release, cuda_fill,    cuda_compare,  cuda_copy, cuda_host_span,
                                     cuda_sync,  cuda_mark,    cuda_seconds, cuda_describe, cuda_close};
 
 int device_cuda_count(const char **why)

@@ -90,12 +90,13 @@ static void scale(frame *f, const plot_panel *panel)
     f->y_most = ceil(highest / f->y_step + 0.1) * f->y_step;
 }
 
-static void write_capacity(char text[32], double x)
+static void write_capacity(char text[32], double x, bool x_bytes)
 {
-    if (x >= 1e6)
-        snprintf(text, 32, "%gM", x / 1e6);
-    else if (x >= 1e3)
-        snprintf(text, 32, "%gk", x / 1e3);
+    const double kilo = x_bytes ? 1024 : 1000;
+    if (x >= kilo * kilo)
+        snprintf(text, 32, "%gM", x / (kilo * kilo));
+    else if (x >= kilo)
+        snprintf(text, 32, x_bytes ? "%gK" : "%gk", x / kilo);
     else
         snprintf(text, 32, "%g", x);
 }
@@ -112,7 +113,7 @@ static void draw_y_axis(const frame *f)
 }
 
 /* Marks where the first line has points; too close a number is left out. */
-static void draw_x_axis(const frame *f, const plot_panel *panel)
+static void draw_x_axis(const frame *f, const plot_panel *panel, bool x_bytes)
 {
     const plot_line *line = &panel->lines[0];
     double last = -1e300;
@@ -121,7 +122,7 @@ static void draw_x_axis(const frame *f, const plot_panel *panel)
     for (k = 0; panel->n_lines && k < line->n; k++) {
         double x = x_of(f, line->x[k]);
         fprintf(f->file, "<path class=\"axis\" d=\"M%.1f %.1fv5\"/>\n", x, f->top + PANEL_HEIGHT);
-        write_capacity(text, line->x[k]);
+        write_capacity(text, line->x[k], x_bytes);
         if (x - last >= 26) {
             text_at(f->file, x, f->top + PANEL_HEIGHT + 19, "middle", text);
             last = x;
@@ -212,7 +213,7 @@ static void draw_panel(FILE *file, const plot *p, const legend *l, size_t index)
     middle = f.left + PANEL_WIDTH / 2.0;
     scale(&f, panel);
     draw_y_axis(&f);
-    draw_x_axis(&f, panel);
+    draw_x_axis(&f, panel, p->x_bytes);
     fputs("<g class=\"name\">\n", file);
     text_at(file, middle, f.top - 14, "middle", panel->title);
     fputs("</g>\n", file);

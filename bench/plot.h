@@ -25,6 +25,7 @@ typedef struct plot {
     const char *bound_name; /* as the legend says it */
     const plot_panel *panels;
     size_t n_panels;
+    bool x_bytes; /* x counts bytes: 4K, 1M */
 } plot;
 
 /* x positive, y from 0. False, with a message on stderr, when the file could not be written. */

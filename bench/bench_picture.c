@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Curves of kvx-bench: a mover keeps its place, and so its colour, in every panel. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void bench_curve_add(bench_curve *c, double x, double y)
+{
+    if (c->n == sizeof(c->x) / sizeof(c->x[0]))
+        return;
+    c->x[c->n] = x;
+    c->y[c->n++] = y;
+}
+
+static size_t find_mover(bench_picture *p, const char *name)
+{
+    size_t i;
+    for (i = 0; i < p->n && strcmp(p->names[i], name) != 0; i++)
+        ;
+    if (i == p->n && i < BENCH_MOVERS_MAX)
+        p->names[p->n++] = name;
+    return i;
+}
+
+void bench_picture_add(bench_picture *p, double x, const bench_outcome *outcome)
+{
+    uint32_t i;
+    for (i = 0; i < outcome->n; i++) {
+        const bench_rates *rates = &outcome->movers[i];
+        size_t place;
+        if (strcmp(rates->name, "plain_contiguous") == 0) {
+            p->bound = rates->store;
+            continue;
+        }
+        place = find_mover(p, rates->name);
+        if (place == BENCH_MOVERS_MAX)
+            continue;
+        if (rates->store > 0)
+            bench_curve_add(&p->store[place], x, rates->store);
+        if (rates->restore > 0)
+            bench_curve_add(&p->restore[place], x, rates->restore);
+    }
+}
+
+static void fill_panel(plot_panel *panel, const bench_picture *p, const bench_curve *curves, const char *title)
+{
+    size_t i;
+    memset(panel, 0, sizeof(*panel));
+    panel->title = title;
+    panel->bound = p->bound;
+    for (i = 0; i < p->n; i++)
+        if (curves[i].n) {
+            plot_line line = {p->names[i], curves[i].x, curves[i].y, curves[i].n};
+            panel->lines[panel->n_lines++] = line;
+        }
+}
+
+void bench_picture_panels(const bench_picture *p, const char *store_title, const char *restore_title,
+                          plot_panel panels[2])
+{
+    fill_panel(&panels[0], p, p->store, store_title);
+    fill_panel(&panels[1], p, p->restore, restore_title);
+}
+
+bool bench_plot(const bench *b, const plot *p)
+{
+    const char *path = b->settings.plot, *dot = path ? strrchr(path, '.') : NULL;
+    char name[4096];
+    int stem;
+    if (!path)
+        return true;
+    if (!b->settings.all)
+        return plot_write(p, path);
+    if (!dot || strchr(dot, '/'))
+        dot = path + strlen(path);
+    stem = (int)(dot - path);
+    if ((size_t)snprintf(name, sizeof(name), "%.*s-%s%s", stem, path, b->sub->name, dot) >= sizeof(name)) {
+        fprintf(stderr, "the name %s is too long\n", path);
+        return false;
+    }
+    return plot_write(p, name);
+}

@@ -23,6 +23,7 @@ typedef struct bench bench;
 typedef enum bench_kind {
     BENCH_SIZES,  /* one or more byte counts, "4K,64K,1M" */
     BENCH_COUNTS, /* one or more numbers from 1 */
+    BENCH_TEXT,   /* any text */
     BENCH_FLAG,   /* no value */
 } bench_kind;
 
@@ -91,6 +92,7 @@ typedef struct bench_list {
 
 /* The values given for an option of the running sub-bench; `otherwise`, in the same syntax, where it was not given. */
 bench_list bench_list_of(const bench *b, const char *name, const char *otherwise);
+const char *bench_text(const bench *b, const char *name, const char *otherwise);
 bool bench_flag(const bench *b, const char *name);
 
 /* Progress, on stderr. */
@@ -155,8 +157,9 @@ bool bench_end(bench *b, double *seconds);
 #define BENCH_KINDS_MAX 4u
 
 /*
- * A KV cache and a pool for it. A block has n_layers * n_kinds pieces; piece (layer, kind) has piece_bytes[kind] bytes
- * and is lane layer * n_kinds + kind. Lanes lie one after the other in device memory, each with all its blocks.
+ * A KV cache and a pool for it. A block has one piece for each layer and kind that the layer has, and each of these is
+ * a lane: layer by layer, within a layer in the order of kinds. Lanes lie one after the other in device memory, each
+ * with all its blocks.
  */
 typedef struct bench_shape {
     uint32_t n_blocks;
@@ -164,8 +167,9 @@ typedef struct bench_shape {
     uint32_t n_kinds;    /* K and V: 2 */
     uint32_t n_segments; /* at most n_layers; layers are dealt out as evenly as they go */
     uint64_t piece_bytes[BENCH_KINDS_MAX];
-    uint32_t n_slots;   /* 0: one for each block */
-    uint32_t n_tenants; /* 0: 1 */
+    uint32_t first_layer[BENCH_KINDS_MAX]; /* that has the kind */
+    uint32_t n_slots;                      /* 0: one for each block */
+    uint32_t n_tenants;                    /* 0: 1 */
 } bench_shape;
 
 typedef struct bench_scene {

@@ -221,7 +221,7 @@ static bench_parse parse_sub_option(parsing *p, const bench_option *option)
     text = take_value(p);
     if (!text)
         return complain(option->name, "its value is missing");
-    if (!read_list(text, option->kind, &list))
+    if (option->kind != BENCH_TEXT && !read_list(text, option->kind, &list))
         return complain(option->name, option->kind == BENCH_SIZES ? "takes sizes, for instance 4K,64K,1M"
                                                                   : "takes numbers from 1, for instance 1,16,256");
     return BENCH_RUN;
@@ -302,11 +302,16 @@ static int find_given(const bench *b, const char *name)
     return i < 0 ? s->n_arguments : i;
 }
 
+const char *bench_text(const bench *b, const char *name, const char *otherwise)
+{
+    int at = find_given(b, name);
+    return at < b->settings.n_arguments ? b->settings.arguments[at + 1] : otherwise;
+}
+
 bench_list bench_list_of(const bench *b, const char *name, const char *otherwise)
 {
     const bench_option *option = find_option(b->sub, name);
-    int at = find_given(b, name);
-    const char *text = at < b->settings.n_arguments ? b->settings.arguments[at + 1] : otherwise;
+    const char *text = bench_text(b, name, otherwise);
     bench_list list = {{0}, 0};
     if (!option || !read_list(text, option->kind, &list))
         list.n = 0;

@@ -10,12 +10,31 @@
 
 uint32_t bench_shape_lanes(const bench_shape *shape)
 {
-    return shape->n_layers * shape->n_kinds;
+    uint32_t kind, n = 0;
+    for (kind = 0; kind < shape->n_kinds; kind++)
+        n += shape->n_layers - shape->first_layer[kind];
+    return n;
+}
+
+/* Where a lane belongs. */
+typedef struct place {
+    uint32_t layer, kind;
+} place;
+
+static place find_lane(const bench_shape *shape, uint32_t lane)
+{
+    place p = {0, 0};
+    uint32_t i = 0;
+    for (p.layer = 0; p.layer < shape->n_layers; p.layer++)
+        for (p.kind = 0; p.kind < shape->n_kinds; p.kind++)
+            if (p.layer >= shape->first_layer[p.kind] && i++ == lane)
+                return p;
+    return p;
 }
 
 uint64_t bench_lane_bytes(const bench_shape *shape, uint32_t lane)
 {
-    return shape->piece_bytes[lane % shape->n_kinds];
+    return shape->piece_bytes[find_lane(shape, lane).kind];
 }
 
 uint64_t bench_shape_block_bytes(const bench_shape *shape)
@@ -23,14 +42,14 @@ uint64_t bench_shape_block_bytes(const bench_shape *shape)
     uint64_t n_bytes = 0;
     uint32_t kind;
     for (kind = 0; kind < shape->n_kinds; kind++)
-        n_bytes += shape->piece_bytes[kind] * shape->n_layers;
+        n_bytes += shape->piece_bytes[kind] * (shape->n_layers - shape->first_layer[kind]);
     return n_bytes;
 }
 
 /* Layers are dealt out so that no segment has more than one layer more than another. */
 static uint32_t segment_of(const bench_shape *shape, uint32_t lane)
 {
-    return (uint32_t)((uint64_t)(lane / shape->n_kinds) * shape->n_segments / shape->n_layers);
+    return (uint32_t)((uint64_t)find_lane(shape, lane).layer * shape->n_segments / shape->n_layers);
 }
 
 /* As the library computes it: each segment padded to 32 bytes. */

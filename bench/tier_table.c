@@ -87,7 +87,8 @@ bool table_plot(const tier_options *o, const trace_results *results, uint32_t n)
                     "hits, % of blocks asked for",
                     "unlimited capacity",
                     NULL,
-                    n};
+                    n,
+                    false};
     bool done;
     uint32_t i;
     if (!d) {

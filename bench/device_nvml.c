@@ -13,8 +13,8 @@ enum { NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2 };
 
 typedef int (*nvml_init_fn)(void);
 typedef int (*nvml_find_fn)(const char *bus_id, nvml_handle *device);
-typedef int (*nvml_number_fn)(nvml_handle device, unsigned *value);
-typedef int (*nvml_clock_fn)(nvml_handle device, int clock, unsigned *mhz);
+typedef int (*nvml_number_fn)(nvml_handle gpu, unsigned *value);
+typedef int (*nvml_clock_fn)(nvml_handle gpu, int clock, unsigned *mhz);
 
 /* ISO C has no conversion from an object pointer to a function pointer; POSIX demands that it works. */
 static bool find(void *library, const char *name, void *function, size_t function_bytes)
@@ -25,43 +25,43 @@ static bool find(void *library, const char *name, void *function, size_t functio
     return symbol != NULL;
 }
 
-static unsigned read_number(void *library, const char *name, nvml_handle device)
+static unsigned read_number(void *library, const char *name, nvml_handle gpu)
 {
     nvml_number_fn get;
     unsigned value = 0;
-    if (!find(library, name, &get, sizeof(get)) || get(device, &value) != 0)
+    if (!find(library, name, &get, sizeof(get)) || get(gpu, &value) != 0)
         return 0;
     return value;
 }
 
-static unsigned read_clock(void *library, const char *name, nvml_handle device, int clock)
+static unsigned read_clock(void *library, const char *name, nvml_handle gpu, int clock)
 {
     nvml_clock_fn get;
     unsigned mhz = 0;
-    if (!find(library, name, &get, sizeof(get)) || get(device, clock, &mhz) != 0)
+    if (!find(library, name, &get, sizeof(get)) || get(gpu, clock, &mhz) != 0)
         return 0;
     return mhz;
 }
 
 /* 0 stands for "not told". */
-static void describe(void *library, nvml_handle device, report *r)
+static void describe(void *library, nvml_handle gpu, report *r)
 {
     report_machine(r, "pcie_nvml", "gen %u of %u, width %u of %u",
-                   read_number(library, "nvmlDeviceGetCurrPcieLinkGeneration", device),
-                   read_number(library, "nvmlDeviceGetMaxPcieLinkGeneration", device),
-                   read_number(library, "nvmlDeviceGetCurrPcieLinkWidth", device),
-                   read_number(library, "nvmlDeviceGetMaxPcieLinkWidth", device));
-    report_machine(r, "sm_clock", "%u MHz of %u", read_clock(library, "nvmlDeviceGetClockInfo", device, NVML_CLOCK_SM),
-                   read_clock(library, "nvmlDeviceGetMaxClockInfo", device, NVML_CLOCK_SM));
+                   read_number(library, "nvmlDeviceGetCurrPcieLinkGeneration", gpu),
+                   read_number(library, "nvmlDeviceGetMaxPcieLinkGeneration", gpu),
+                   read_number(library, "nvmlDeviceGetCurrPcieLinkWidth", gpu),
+                   read_number(library, "nvmlDeviceGetMaxPcieLinkWidth", gpu));
+    report_machine(r, "sm_clock", "%u MHz of %u", read_clock(library, "nvmlDeviceGetClockInfo", gpu, NVML_CLOCK_SM),
+                   read_clock(library, "nvmlDeviceGetMaxClockInfo", gpu, NVML_CLOCK_SM));
     report_machine(r, "memory_clock", "%u MHz of %u",
-                   read_clock(library, "nvmlDeviceGetClockInfo", device, NVML_CLOCK_MEMORY),
-                   read_clock(library, "nvmlDeviceGetMaxClockInfo", device, NVML_CLOCK_MEMORY));
+                   read_clock(library, "nvmlDeviceGetClockInfo", gpu, NVML_CLOCK_MEMORY),
+                   read_clock(library, "nvmlDeviceGetMaxClockInfo", gpu, NVML_CLOCK_MEMORY));
 }
 
 void device_nvml_describe(const char *bus_id, report *r)
 {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    nvml_handle device = NULL;
+    nvml_handle gpu = NULL;
     nvml_init_fn init, shutdown;
     nvml_find_fn find_device;
     if (!library)
@@ -69,8 +69,8 @@ void device_nvml_describe(const char *bus_id, report *r)
     if (find(library, "nvmlInit_v2", &init, sizeof(init)) &&
         find(library, "nvmlShutdown", &shutdown, sizeof(shutdown)) &&
         find(library, "nvmlDeviceGetHandleByPciBusId_v2", &find_device, sizeof(find_device)) && init() == 0) {
-        if (find_device(bus_id, &device) == 0)
-            describe(library, device, r);
+        if (find_device(bus_id, &gpu) == 0)
+            describe(library, gpu, r);
         shutdown();
     }
     dlclose(library);

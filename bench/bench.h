@@ -286,7 +286,7 @@ typedef struct bench_curve {
     size_t n;
 } bench_curve;
 
-/* Points beyond the 64th are dropped. */
+/* Points are kept in the order of x; those beyond the 64th are dropped. */
 void bench_curve_add(bench_curve *c, double x, double y);
 
 /* One curve for each mover and direction, over whatever varies. */

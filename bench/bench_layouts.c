@@ -128,7 +128,7 @@ static uint32_t least(uint64_t a, uint64_t b)
 static bool measure_model(bench *b, const model *m, uint64_t n_tokens, uint64_t unit)
 {
     bench_shape shape = shape_of(m, n_tokens, unit);
-    uint64_t n_bytes = bench_bytes(b, 32ull << 20, 256ull << 20, 1ull << 30, 4ull << 30);
+    uint64_t n_bytes = bench_bytes(b, 32ull << 20, 256ull << 20, 512ull << 20, 4ull << 30);
     uint64_t block_bytes = bench_shape_block_bytes(&shape);
     char title[160], params[160], pieces[96];
     bench_case c = {.title = title,

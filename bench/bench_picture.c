@@ -7,10 +7,16 @@
 
 void bench_curve_add(bench_curve *c, double x, double y)
 {
-    if (c->n == sizeof(c->x) / sizeof(c->x[0]))
+    size_t i = c->n, most = sizeof(c->x) / sizeof(c->x[0]);
+    if (c->n == most)
         return;
-    c->x[c->n] = x;
-    c->y[c->n++] = y;
+    for (; i > 0 && c->x[i - 1] > x; i--) {
+        c->x[i] = c->x[i - 1];
+        c->y[i] = c->y[i - 1];
+    }
+    c->x[i] = x;
+    c->y[i] = y;
+    c->n++;
 }
 
 static size_t find_mover(bench_picture *p, const char *name)

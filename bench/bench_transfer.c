@@ -31,8 +31,12 @@ typedef struct place {
     uint32_t n_batches;
 } place;
 
+#define PLACES_MAX 128u
+
 typedef struct transfer {
     bench *b;
+    uint64_t measured[PLACES_MAX][2]; /* slots and pieces of the places so far */
+    uint32_t n_measured;
     uint64_t unit;
     bench_picture by_piece, by_slot;
     uint64_t slot_drawn, piece_drawn; /* what is held still in the two pictures */
@@ -72,6 +76,7 @@ static bool measure_batch(transfer *t, bench_scene *s, const place *p, uint32_t 
                     .batch = batch,
                     .repeat = bench_repeat(t->b, 2, 5, 9),
                     .n_plain = first ? BASELINE_OFFLOADS : 0,
+                    .pieces_only = p->slot != t->slot_drawn || p->piece != t->piece_drawn,
                     .sealed = true,
                     .idle = true};
     bench_outcome outcome;
@@ -88,6 +93,20 @@ static bool measure_batch(transfer *t, bench_scene *s, const place *p, uint32_t 
     return true;
 }
 
+/* True the first time. */
+static bool is_new(transfer *t, const place *p)
+{
+    uint32_t i;
+    for (i = 0; i < t->n_measured; i++)
+        if (t->measured[i][0] == p->slot && t->measured[i][1] == p->piece)
+            return false;
+    if (t->n_measured < PLACES_MAX) {
+        t->measured[t->n_measured][0] = p->slot;
+        t->measured[t->n_measured++][1] = p->piece;
+    }
+    return true;
+}
+
 /* Batches that are as large as all blocks are measured once. */
 static bool measure_place(transfer *t, const place *p)
 {
@@ -95,6 +114,8 @@ static bool measure_place(transfer *t, const place *p)
     bench_scene scene;
     uint32_t i, batch, before = 0;
     bool done;
+    if (!is_new(t, p))
+        return true;
     bench_say("transfer: slots of %s, pieces of %s ...", bench_size(p->slot), bench_size(p->piece));
     done = bench_scene_open(t->b, &shape, &scene);
     for (i = 0; done && i < p->n_batches; i++) {
@@ -164,36 +185,39 @@ static bool measure_given(transfer *t)
 }
 
 typedef struct sweep {
-    bench_list slots, pieces, batches, small_batches; /* the last for slots of 64 KiB */
+    bench_list slots, pieces;
+    bench_list batches;       /* at the place where the sweeps meet, and */
+    bench_list small_batches; /* for slots of 64 KiB; the first one also beside plaintext */
 } sweep;
 
-/* One size varies while the others stand still; the place where all sweeps meet is measured once. */
+/* One size varies while the others stand still. */
 static bool measure_sweep(transfer *t, const sweep *s)
 {
-    bool done = measure_batches(t, t->slot_drawn, t->piece_drawn, &s->batches);
+    bool done = measure_batches(t, t->slot_drawn, t->piece_drawn, &s->batches) &&
+                measure_batches(t, 65536, t->piece_drawn, &s->small_batches);
     uint32_t i;
     for (i = 0; done && i < s->pieces.n; i++)
-        if (s->pieces.values[i] != t->piece_drawn)
-            done = measure_usual(t, t->slot_drawn, s->pieces.values[i]);
+        done = measure_usual(t, t->slot_drawn, s->pieces.values[i]);
     for (i = 0; done && i < s->slots.n; i++)
-        if (s->slots.values[i] != t->slot_drawn)
-            done = measure_usual(t, s->slots.values[i], t->piece_drawn);
-    return done && (s->small_batches.n == 0 || measure_batches(t, 65536, t->piece_drawn, &s->small_batches));
+        done = measure_usual(t, s->slots.values[i], t->piece_drawn);
+    return done;
 }
 
 static bool measure_usual_sizes(transfer *t)
 {
-    static const sweep small = {{{65536, 4u << 20}, 2}, {{8192, 32768}, 2}, {{128, 16}, 2}, {{0}, 0}};
-    static const sweep normal = {{{65536, 256u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20}, 6},
-                                 {{4096, 8192, 16384, 32768, 65536, 256u << 10, 1u << 20}, 7},
+    static const sweep small = {{{4u << 20}, 1}, {{8192, 32768}, 2}, {{128, 16}, 2}, {{4096}, 1}};
+    static const sweep normal = {{{256u << 10, 1u << 20, 16u << 20}, 3},
+                                 {{4096, 8192, 16384, 65536, 1u << 20}, 5},
                                  {{128, 1, 4, 16, 64, 512}, 6},
-                                 {{1, 16, 256, 4096}, 4}};
+                                 {{4096, 1, 16, 256}, 4}};
+    const bench_list no_batches = {{0}, 0};
+    bench_list slots = {{65536, 256u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20}, 6};
     bench_list pieces = {{4096, 8192, 16384, 32768, 65536, 131072, 256u << 10, 1u << 20}, 8};
     if (bench_on_cpu(t->b) || t->b->settings.scale == BENCH_QUICK)
         return measure_sweep(t, &small);
     if (!measure_sweep(t, &normal))
         return false;
-    return t->b->settings.scale != BENCH_FULL || measure_lists(t, &normal.slots, &pieces, &(bench_list){{0}, 0});
+    return t->b->settings.scale != BENCH_FULL || measure_lists(t, &slots, &pieces, &no_batches);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ picture

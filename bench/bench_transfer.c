@@ -205,19 +205,25 @@ static bool measure_sweep(transfer *t, const sweep *s)
 
 static bool measure_usual_sizes(transfer *t)
 {
-    static const sweep small = {{{4u << 20}, 1}, {{8192, 32768}, 2}, {{128, 16}, 2}, {{4096}, 1}};
+    static const sweep quick = {{{4u << 20}, 1}, {{8192, 32768}, 2}, {{128, 16}, 2}, {{4096}, 1}};
     static const sweep normal = {{{256u << 10, 1u << 20, 16u << 20}, 3},
                                  {{4096, 8192, 16384, 65536, 1u << 20}, 5},
                                  {{128, 1, 4, 16, 64, 512}, 6},
-                                 {{4096, 1, 16, 256}, 4}};
-    const bench_list no_batches = {{0}, 0};
-    bench_list slots = {{65536, 256u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20}, 6};
-    bench_list pieces = {{4096, 8192, 16384, 32768, 65536, 131072, 256u << 10, 1u << 20}, 8};
+                                 {{4096, 16, 256}, 3}};
     if (bench_on_cpu(t->b) || t->b->settings.scale == BENCH_QUICK)
-        return measure_sweep(t, &small);
-    if (!measure_sweep(t, &normal))
-        return false;
-    return t->b->settings.scale != BENCH_FULL || measure_lists(t, &slots, &pieces, &no_batches);
+        return measure_sweep(t, &quick);
+    return measure_sweep(t, &normal);
+}
+
+/* Every slot with every piece, and for a large, a middling and a small slot every batch. */
+static bool measure_full(transfer *t)
+{
+    static const bench_list slots = {{65536, 256u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20}, 6};
+    static const bench_list pieces = {{4096, 8192, 16384, 32768, 65536, 131072, 256u << 10, 1u << 20}, 8};
+    static const bench_list few = {{128, 1, 4, 16, 64, 512, 4096}, 7}, many = {{4096, 1, 4, 16, 64, 256, 1024}, 7};
+    static const bench_list none = {{0}, 0};
+    return measure_batches(t, t->slot_drawn, t->piece_drawn, &few) && measure_batches(t, 65536, 32768, &many) &&
+           measure_batches(t, 16u << 20, 32768, &few) && measure_lists(t, &slots, &pieces, &none);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ picture
@@ -246,13 +252,19 @@ static bool draw(const transfer *t)
 static bool run(bench *b)
 {
     transfer t;
-    bool given = bench_flag(b, "--slots") || bench_flag(b, "--pieces") || bench_flag(b, "--batches");
+    bool done, given = bench_flag(b, "--slots") || bench_flag(b, "--pieces") || bench_flag(b, "--batches");
     memset(&t, 0, sizeof(t));
     t.b = b;
     t.unit = bench_list_of(b, "--unit", "64K").values[0];
     t.slot_drawn = 2u << 20;
     t.piece_drawn = 32768;
-    return (given ? measure_given(&t) : measure_usual_sizes(&t)) && draw(&t);
+    if (given)
+        done = measure_given(&t);
+    else if (b->settings.scale == BENCH_FULL && !bench_on_cpu(b))
+        done = measure_full(&t);
+    else
+        done = measure_usual_sizes(&t);
+    return done && draw(&t);
 }
 
 const bench_sub bench_transfer = {"transfer", "sealed store and verified restore beside plaintext copies", help,

@@ -185,7 +185,7 @@ static void test_picture(void **state)
     static const double x[] = {1000, 5000}, y[] = {10, 20.5};
     static const plot_panel panels[] = {{"a < b & c", {{"one", x, y, 2}, {"two", x, y, 1}}, 2, 36},
                                         {"d", {{"one", x, y, 2}}, 1, 0}};
-    const plot p = {"title", "x", "y", "bound", panels, 2};
+    const plot p = {"title", "x", "y", "bound", panels, 2, false};
     char path[32], text[16384];
     (void)state;
     write_file(path, "");

@@ -74,14 +74,14 @@ includes '.*\.c"' "${src[@]}" "${kernels[@]}" | check "a .c file is included"
 grep -nE '^# *include' include/*.h | grep -vE '<(stddef|stdint)\.h>|"kvx[a-z_]*\.h"' | check "a public header includes more than stddef.h and stdint.h"
 
 # ---- one door for each library ----
-uses '\bcuda[A-Z][A-Za-z]*\(|\bcu[A-Z][A-Za-z]*\(' $(others '^src/engine_cuda|^src/hostmem\.c|^kernels/.*\.cuh?$') |
-    check "CUDA outside src/engine_cuda*.c, src/hostmem.c and kernels/*.cu"
-includes 'cuda|cuda_runtime' $(others '^src/engine_cuda|^src/hostmem\.c|^kernels/.*\.cuh?$') | check "CUDA headers elsewhere"
+uses '\bcuda[A-Z][A-Za-z]*\(|\bcu[A-Z][A-Za-z]*\(' $(others '^src/engine_cuda|^src/hostmem_cuda\.c|^kernels/.*\.cuh?$') |
+    check "CUDA outside src/engine_cuda*.c, src/hostmem_cuda.c and kernels/*.cu"
+includes 'cuda|cuda_runtime' $(others '^src/engine_cuda|^src/hostmem_cuda\.c|^kernels/.*\.cuh?$') | check "CUDA headers elsewhere"
 uses '\b(EVP|RAND|OSSL|ERR|CRYPTO|OPENSSL)_[A-Za-z_]+\(' $(others '^src/keyring\.c|^src/engine_cpu') |
     check "OpenSSL outside src/keyring.c and src/engine_cpu*.c"
 includes 'openssl/' $(others '^src/keyring\.c|^src/engine_cpu') | check "OpenSSL headers elsewhere"
-uses '\b(numa|mbind|set_mempolicy)[a-z_]*\(' $(others '^src/hostmem\.c') | check "libnuma outside src/hostmem.c"
-includes 'numa' $(others '^src/hostmem\.c') | check "libnuma's header elsewhere"
+uses '\b(numa|mbind|set_mempolicy)[a-z_]*\(' $(others '^src/hostmem_numa\.c') | check "libnuma outside src/hostmem_numa.c"
+includes 'numa' $(others '^src/hostmem_numa\.c') | check "libnuma's header elsewhere"
 
 # ---- words that do not belong into a library ----
 uses '\b(printf|puts|putchar|perror|fputs|fprintf|vprintf|vfprintf|exit|_exit|abort|getenv|secure_getenv|assert)\(' \

@@ -24,7 +24,8 @@
  *    (restore). The host is never synchronised by them.
  *  - Calls of one context that name the same slot take effect in the order in which the calls were made.
  *  - Threads: every function may be called from any thread; functions on one object may run at once, except that create
- *    and destroy need the object to themselves. Nothing here calls back into the caller.
+ *    and destroy need the object to themselves. Nothing here calls back into the caller, except
+ *    kvx_pool_config.progress.
  *  - fork(): a child process may not use the parent's objects; its calls return KVX_FORKED.
  *  - kvx never prints, never exits, and reads no environment variable.
  */
@@ -126,6 +127,27 @@ typedef struct kvx_slot_class {
     uint32_t caller_managed; /**< nonzero: the caller picks indices, kvx_pool_take() refuses; overwriting is legal */
 } kvx_slot_class;
 
+/** Pages under a pool, from small to large. In a configuration: the largest kind to try. */
+typedef enum kvx_page_kind {
+    KVX_PAGES_AUTO = 0,        /**< the largest kind that the system has free */
+    KVX_PAGES_SMALL = 1,       /**< 4 KiB */
+    KVX_PAGES_TRANSPARENT = 2, /**< transparent huge pages (madvise), never more than was asked for */
+    KVX_PAGES_2M = 3,          /**< hugetlb pages, if enough are free for the whole pool (vm.nr_hugepages) */
+    KVX_PAGES_1G = 4,
+} kvx_page_kind;
+
+/** How far the fill of a pool has come. */
+typedef struct kvx_pool_progress {
+    uint64_t bytes_ready; /**< usable so far */
+    uint64_t bytes_total;
+    uint64_t elapsed_ns; /**< since the pool was asked for */
+    kvx_status fill;     /**< KVX_PENDING; KVX_OK with the last bytes; else why the fill stopped */
+} kvx_pool_progress;
+
+/** Told of each step, by one thread of the pool at a time and in order; steps may be merged. May call anything but
+ *  kvx_pool_wait(), kvx_pool_quiesce() and kvx_pool_destroy() of its own pool. */
+typedef void (*kvx_pool_progress_fn)(void *argument, const kvx_pool_progress *progress);
+
 typedef struct kvx_pool_config {
     size_t size;
     const kvx_slot_class *classes;
@@ -133,30 +155,49 @@ typedef struct kvx_pool_config {
     kvx_engine engine;       /**< CPU: never pin. CUDA: fail unless pinned. AUTO: pin where there is a usable GPU */
     int numa_node;           /**< node + 1; 0: the GPU's node where known, else the system's choice */
     uint32_t allow_pageable; /**< nonzero: go on with unpinned memory where pinning fails (stats say pinned = 0) */
+    uint32_t background;     /**< nonzero: return when the first chunk is usable and bring the rest behind */
+    kvx_page_kind pages;     /**< largest kind of page to try */
+    uint32_t n_threads;      /**< to touch and pin with; 0: by size and processors, at most 16; at most 64 */
+    uint64_t chunk_bytes;    /**< most bytes pinned at once; 0: a 256th of the pool, 512 MiB to 16 GiB; at most 64 GiB.
+                                  Rounded down to whole slots */
+    uint64_t shared_bytes;   /**< 0: memory of this process only. Else: memory that other processes can join, so many
+                                  bytes for all of them and this one together; see kvx_pool_export() */
+    kvx_pool_progress_fn progress; /**< may be NULL */
+    void *progress_argument;
 } kvx_pool_config;
 #define KVX_POOL_CONFIG_INIT                                                                                           \
     {                                                                                                                  \
-        sizeof(kvx_pool_config), NULL, 0, KVX_ENGINE_AUTO, 0, 0                                                        \
+        sizeof(kvx_pool_config), NULL, 0, KVX_ENGINE_AUTO, 0, 0, 0, KVX_PAGES_AUTO, 0, 0, 0, NULL, NULL                \
     }
 
 /**
- * Creates a pool of host memory divided into slots. The memory is zeroed, mapped once and pinned for every CUDA device
- * of the process; a pool outlives contexts (also latched ones), so nothing need be pinned again. May take seconds.
+ * Creates a pool of host memory divided into slots. The memory is mapped once, touched by several threads on the GPU's
+ * node and pinned in chunks for every CUDA device of the process; a pool outlives contexts (also latched ones), so
+ * nothing need be pinned again. Memory of this process only is zeroed. The size is exact: slot sizes are rounded up to
+ * 4 KiB and chunks to whole pages, nothing else (kvx_pool_stats_get() has the sum).
+ * Where registering memory with CUDA is refused, CUDA is asked to allocate it. Where nothing can be pinned the call
+ * fails, unless allow_pageable.
+ * With `background` the call returns when the first chunk is usable. Contexts may be created at once. Slots come online
+ * chunk by chunk: kvx_pool_take() gives only slots that are there, and a store to (or restore from) a slot of the
+ * caller's that is not there yet is KVX_AGAIN. A chunk that cannot be had in the background ends the fill: the next
+ * kvx_pool_take() says so once and takes nothing, kvx_pool_wait() (kvx_pool.h) says so always, and slots that are there
+ * stay usable. Where CUDA has to allocate the memory the call returns when all of it is there.
  * @param config  at least one class.  @param pool  set on success; free with kvx_pool_destroy().
- * @retval KVX_INVALID no classes, a size, count or limit out of range.
- * @retval KVX_NO_MEMORY memory could not be mapped or pinned (the note names the limit).
- * @retval KVX_UNSUPPORTED CUDA demanded and no usable GPU.
+ * @retval KVX_INVALID no classes, a size, count, limit or node out of range.
+ * @retval KVX_NO_MEMORY memory could not be mapped, touched or pinned (the note names the limit and the fix).
+ * @retval KVX_UNSUPPORTED CUDA demanded and no usable GPU, or GPU and host do not see each other's writes.
  * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_create(const kvx_pool_config *config, kvx_pool **pool);
 
-/** Unpins and frees the pool. All its contexts must have been destroyed: KVX_INVALID otherwise (nothing is freed).
- *  NULL is KVX_OK. In a forked child: KVX_FORKED, nothing is freed.
- * Threads: no other call on the object may run or follow. */
+/** Unpins and frees the pool, by several threads; a fill under way ends with the chunk at hand. All its contexts must
+ *  have been destroyed: KVX_INVALID otherwise (nothing is freed). NULL is KVX_OK. In a forked child: KVX_FORKED,
+ * nothing is freed. Threads: no other call on the object may run or follow. */
 KVX_API kvx_status kvx_pool_destroy(kvx_pool *pool);
 
 /**
  * Takes n free slots of a class, all or none. O(n). A restore before a store finds KVX_MISS, or KVX_STALE.
  * @retval KVX_AGAIN fewer than n are free.  @retval KVX_INVALID unknown class, or one kept by the caller.
+ * @retval KVX_NO_MEMORY, KVX_UNSUPPORTED once, if a background fill stopped: call again to take of what is there.
  * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_take(kvx_pool *pool, uint32_t slot_class, uint32_t n, kvx_slot *slots);
 
@@ -307,7 +348,8 @@ typedef struct kvx_options {
  * @retval KVX_INVALID NULL or out of range arguments, a slot too small for the layout, n > max_pairs, a slot named
  * twice.
  * @retval KVX_STALE a handle is not current.
- * @retval KVX_AGAIN tickets or pairs are short, or another context that stored to a slot has not collected its work.
+ * @retval KVX_AGAIN tickets or pairs are short, another context that stored to a slot has not collected its work, or
+ *         a slot of the caller's is not there yet (background fill; KVX_NO_MEMORY if it never will be).
  * @retval KVX_LATCHED, KVX_DEVICE_LOST, KVX_FORKED  the context is out of use.
  * @retval KVX_UNSUPPORTED the stream is being captured.
  * n = 0 is legal: events and flags advance in stream order; the ticket, which has no verdicts, ends at once.

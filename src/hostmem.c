@@ -1,272 +1,278 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory of a pool: mapped, bound to the GPU's node, touched in parallel with huge pages, then registered with
- * CUDA. Touching first makes pinning fast; where registering is refused, CUDA's own allocator is asked. */
-#include <errno.h>
-#include <numa.h>
-#include <pthread.h>
-#include <stdio.h>
+/* Life of a pool's memory: reserves the addresses of all chunks, starts the fill, answers questions about it, and takes
+ * everything down by several threads. */
+#include "hostmem.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "pool.h"
-#include "status.h"
+#include "hostmem_parts.h"
 
-#if KVX_WITH_CUDA
-#include <cuda_runtime_api.h>
-#endif
+#define TEARDOWN_THREADS_MAX 8u
+#define TEARDOWN_BYTES_MIN (1ull << 30) /* less is not worth a thread */
 
-#define TOUCH_THREADS_MAX 8u
-#define TOUCH_BYTES_MIN (64ull << 20) /* less is not worth a thread */
+/* --------------------------------------------------------------------------------------------------- teardown */
 
-/* ------------------------------------------------------------------------------------------------ limits */
+typedef struct teardown {
+    kvx_hostmem *memory;
+    atomic_uint next;
+} teardown;
 
-/* A number from a one-line file of the system; `otherwise` where it is absent or not a number. */
-static uint64_t read_number(const char *path, uint64_t otherwise)
+static void *take_down_some(void *argument)
 {
-    unsigned long long value;
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return otherwise;
-    int n = fscanf(file, "%llu", &value);
-    fclose(file);
-    return n == 1 ? (uint64_t)value : otherwise;
-}
-
-kvx_status kvx_hostmem_fits(uint64_t bytes)
-{
-    uint64_t cgroup = read_number("/sys/fs/cgroup/memory.max", UINT64_MAX);
-    uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    if (bytes > machine)
-        return kvx_note(KVX_NO_MEMORY, "the pool needs %llu bytes, the machine has %llu", (unsigned long long)bytes,
-                        (unsigned long long)machine);
-    if (bytes > cgroup)
-        return kvx_note(KVX_NO_MEMORY, "the pool needs %llu bytes, the cgroup's memory.max is %llu",
-                        (unsigned long long)bytes, (unsigned long long)cgroup);
-    return KVX_OK;
-}
-
-/* ------------------------------------------------------------------------------------------------ CUDA's side */
-
-#if KVX_WITH_CUDA
-
-int kvx_hostmem_gpu_usable(const char **why)
-{
-    int n = 0;
-    cudaError_t error = cudaGetDeviceCount(&n);
-    if (error == cudaSuccess && n > 0)
-        return 1;
-    (void)cudaGetLastError();
-    *why = error == cudaSuccess ? "no CUDA device" : cudaGetErrorString(error);
-    return 0;
-}
-
-static int gpu_node(void)
-{
-    char bus[32], path[96];
-    int device, node = -1;
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetPCIBusId(bus, sizeof(bus), device) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return -1;
-    }
-    for (char *c = bus; *c; c++)
-        if (*c >= 'A' && *c <= 'F')
-            *c = (char)(*c - 'A' + 'a');
-    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", bus);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return -1;
-    if (fscanf(file, "%d", &node) != 1)
-        node = -1;
-    fclose(file);
-    return node;
-}
-
-static cudaError_t device_address(void *host, uint8_t **dev)
-{
-    void *address = NULL;
-    cudaError_t error = cudaHostGetDevicePointer(&address, host, 0);
-    if (error == cudaSuccess)
-        *dev = address;
-    return error;
-}
-
-static cudaError_t register_chunk(kvx_hostmem_chunk *chunk)
-{
-    cudaError_t error = cudaHostRegister(chunk->host, chunk->bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    if (error == cudaSuccess) {
-        error = device_address(chunk->host, &chunk->dev);
-        if (error != cudaSuccess)
-            (void)cudaHostUnregister(chunk->host);
-    }
-    if (error != cudaSuccess)
-        (void)cudaGetLastError();
-    return error;
-}
-
-static cudaError_t allocate_chunk(kvx_hostmem_chunk *chunk)
-{
-    void *host = NULL;
-    cudaError_t error = cudaHostAlloc(&host, chunk->bytes, cudaHostAllocPortable | cudaHostAllocMapped);
-    if (error == cudaSuccess) {
-        error = device_address(host, &chunk->dev);
-        if (error != cudaSuccess)
-            (void)cudaFreeHost(host);
-    }
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-        return error;
-    }
-    memset(host, 0, chunk->bytes);
-    (void)madvise(host, chunk->bytes, MADV_DONTDUMP);
-    chunk->host = host;
-    chunk->from_cuda = 1;
-    return cudaSuccess;
-}
-
-/* Pins the mapped chunk, or replaces it by CUDA's own memory. On failure the chunk is mapped as before. */
-static kvx_status pin(kvx_hostmem_chunk *chunk)
-{
-    kvx_hostmem_chunk mapped = *chunk;
-    cudaError_t refused = register_chunk(chunk);
-    if (refused == cudaSuccess)
-        return KVX_OK;
-    /* Both copies at once could exceed the cgroup: give the pages back, keep the mapping. */
-    (void)madvise(mapped.host, mapped.bytes, MADV_DONTNEED);
-    cudaError_t error = allocate_chunk(chunk);
-    if (error != cudaSuccess)
-        return kvx_note(KVX_NO_MEMORY,
-                        "pinning %llu bytes failed (%s; %s): see RLIMIT_MEMLOCK (`ulimit -l`) and the cgroup's "
-                        "memory.max, or set allow_pageable",
-                        (unsigned long long)mapped.bytes, cudaGetErrorString(refused), cudaGetErrorString(error));
-    munmap(mapped.host, mapped.bytes);
-    return KVX_OK;
-}
-
-void kvx_hostmem_unmap(kvx_hostmem_chunk *chunk)
-{
-    /* What CUDA allocated it frees; what it registered, it unregisters and we unmap, also if the device is lost. */
-    cudaError_t error = cudaSuccess;
-    if (chunk->dev)
-        error = chunk->from_cuda ? cudaFreeHost(chunk->host) : cudaHostUnregister(chunk->host);
-    if (error != cudaSuccess)
-        (void)cudaGetLastError();
-    if (!chunk->from_cuda)
-        munmap(chunk->host, chunk->bytes);
-    memset(chunk, 0, sizeof(*chunk));
-}
-
-#else
-
-int kvx_hostmem_gpu_usable(const char **why)
-{
-    *why = "built without CUDA";
-    return 0;
-}
-
-static int gpu_node(void)
-{
-    return -1;
-}
-
-static kvx_status pin(kvx_hostmem_chunk *chunk)
-{
-    (void)chunk;
-    return kvx_note(KVX_UNSUPPORTED, "built without CUDA");
-}
-
-void kvx_hostmem_unmap(kvx_hostmem_chunk *chunk)
-{
-    munmap(chunk->host, chunk->bytes);
-    memset(chunk, 0, sizeof(*chunk));
-}
-
-#endif
-
-/* ------------------------------------------------------------------------------------------------ map, touch */
-
-typedef struct touch_range {
-    uint8_t *memory;
-    uint64_t bytes;
-} touch_range;
-
-static void *touch(void *argument)
-{
-    touch_range *range = argument;
-    memset(range->memory, 0, range->bytes);
+    teardown *all = argument;
+    kvx_hostmem *memory = all->memory;
+    int capture_mode = 0;
+    if (memory->driver)
+        kvx_hostmem_driver_enter(memory->driver, &capture_mode);
+    for (uint32_t i = atomic_fetch_add(&all->next, 1); i < memory->n_chunks; i = atomic_fetch_add(&all->next, 1))
+        kvx_hostmem_take_down(memory, i);
+    if (memory->driver)
+        kvx_hostmem_driver_leave(memory->driver, capture_mode);
     return NULL;
 }
 
-/* First touch; a thread that cannot be had is done without. */
-static void touch_all(uint8_t *memory, uint64_t bytes)
+static void take_down_all(kvx_hostmem *memory)
 {
-    pthread_t threads[TOUCH_THREADS_MAX];
-    touch_range ranges[TOUCH_THREADS_MAX];
-    int started[TOUCH_THREADS_MAX];
-    long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    uint64_t n = bytes / TOUCH_BYTES_MIN + 1;
-    n = n > TOUCH_THREADS_MAX ? TOUCH_THREADS_MAX : n;
-    n = n_cpus > 0 && n > (uint64_t)n_cpus ? (uint64_t)n_cpus : n;
-    uint64_t part = bytes / n / KVX_SLOT_ALIGN * KVX_SLOT_ALIGN;
-    for (uint64_t i = 0; i < n; i++) {
-        ranges[i].memory = memory + i * part;
-        ranges[i].bytes = i + 1 < n ? part : bytes - i * part;
-        started[i] = i + 1 < n && pthread_create(&threads[i], NULL, touch, &ranges[i]) == 0;
-        if (!started[i])
-            touch(&ranges[i]);
+    pthread_t threads[TEARDOWN_THREADS_MAX];
+    teardown all = {memory, 0};
+    uint64_t bytes = 0;
+    uint32_t started = 0;
+    for (uint32_t i = 0; i < memory->n_chunks; i++)
+        bytes += memory->parts[i].mapping.bytes;
+    while (started < TEARDOWN_THREADS_MAX && started + 1 < memory->n_chunks && started < bytes / TEARDOWN_BYTES_MIN &&
+           kvx_hostmem_thread(&threads[started], take_down_some, &all))
+        started++;
+    (void)take_down_some(&all);
+    while (started > 0)
+        pthread_join(threads[--started], NULL);
+}
+
+static void free_object(kvx_hostmem *memory)
+{
+    if (memory->driver)
+        kvx_hostmem_driver_close(memory->driver);
+    pthread_cond_destroy(&memory->changed);
+    pthread_mutex_destroy(&memory->lock);
+    free(memory->parts);
+    free(memory);
+}
+
+void kvx_hostmem_destroy(kvx_hostmem *memory)
+{
+    kvx_hostmem_fill_stop(memory);
+    take_down_all(memory);
+    free_object(memory);
+}
+
+/* --------------------------------------------------------------------------------------------------- creation */
+
+static int make_locks(kvx_hostmem *memory)
+{
+    pthread_condattr_t attributes;
+    if (pthread_mutex_init(&memory->lock, NULL) != 0)
+        return 0;
+    int made = pthread_condattr_init(&attributes) == 0;
+    if (made) {
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        made = pthread_cond_init(&memory->changed, &attributes) == 0;
+        pthread_condattr_destroy(&attributes);
     }
-    for (uint64_t i = 0; i < n; i++)
-        if (started[i])
-            pthread_join(threads[i], NULL);
+    if (!made)
+        pthread_mutex_destroy(&memory->lock);
+    return made;
 }
 
-/* The node to bind to, -1 for none. Only a node that was asked for by number can be wrong. */
-static kvx_status choose_node(const kvx_hostmem_config *config, int want_pinned, int *node)
+static kvx_hostmem *make_object(const kvx_hostmem_config *config, kvx_hostmem_chunk *chunks, uint32_t n)
 {
-    int there = numa_available() >= 0;
-    *node = config->numa_node >= 0 ? config->numa_node : want_pinned ? gpu_node() : -1;
-    if (config->numa_node >= 0 && (!there || config->numa_node > numa_max_node()))
-        return kvx_note(KVX_INVALID, "there is no NUMA node %d", config->numa_node);
-    if (!there || *node > numa_max_node())
-        *node = -1;
-    return KVX_OK;
+    kvx_hostmem *memory = calloc(1, sizeof(*memory));
+    kvx_hostmem_part *parts = calloc(n, sizeof(*parts));
+    if (!memory || !parts || !make_locks(memory)) {
+        free(parts);
+        free(memory);
+        return NULL;
+    }
+    memory->start_ns = kvx_hostmem_now();
+    memory->config = *config;
+    memory->chunks = chunks;
+    memory->parts = parts;
+    memory->gpu_node = memory->node = -1;
+    return memory;
 }
 
-static kvx_status map_touched(uint64_t bytes, int node, kvx_hostmem_chunk *chunk)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return kvx_note(KVX_NO_MEMORY, "mmap of %llu bytes failed: errno %d", (unsigned long long)bytes, errno);
-    /* Huge pages and the node are for speed, the other two for tidiness: none is a reason to fail. */
-    (void)madvise(memory, bytes, MADV_HUGEPAGE);
-    (void)madvise(memory, bytes, MADV_DONTFORK);
-    (void)madvise(memory, bytes, MADV_DONTDUMP);
-    if (node >= 0)
-        numa_tonode_memory(memory, bytes, node);
-    touch_all(memory, bytes);
-    chunk->host = memory;
-    chunk->dev = NULL;
-    chunk->from_cuda = 0;
-    chunk->bytes = bytes;
-    return KVX_OK;
-}
-
-kvx_status kvx_hostmem_map(const kvx_hostmem_config *config, kvx_hostmem_chunk *chunk, uint32_t *pinned)
+static kvx_status open_driver(kvx_hostmem *memory)
 {
     const char *why = "";
-    kvx_hostmem_chunk made;
-    int node;
-    int wanted = config->engine != KVX_ENGINE_CPU && kvx_hostmem_gpu_usable(&why);
-    if (config->engine == KVX_ENGINE_CUDA && !wanted)
-        return kvx_note(KVX_UNSUPPORTED, "no usable GPU: %s", why);
-    KVX_TRY(choose_node(config, wanted, &node));
-    KVX_TRY(map_touched(config->chunk_bytes, node, &made));
-    kvx_status status = wanted ? pin(&made) : KVX_OK;
-    if (status != KVX_OK && !config->allow_pageable) {
-        kvx_hostmem_unmap(&made);
+    if (memory->config.engine == KVX_ENGINE_CPU)
+        return KVX_OK;
+    if (!kvx_hostmem_gpu_usable(&why))
+        return memory->config.engine == KVX_ENGINE_CUDA ? kvx_note(KVX_UNSUPPORTED, "no usable GPU: %s", why) : KVX_OK;
+    memory->gpu_node = kvx_hostmem_gpu_node();
+    kvx_status status = kvx_hostmem_driver_open(&memory->driver);
+    return status != KVX_OK && memory->config.allow_pageable ? KVX_OK : status;
+}
+
+/* Where addresses are to be known before chunks are pinned, the device's are taken to be the host's; each is checked
+ * when its chunk is pinned. */
+static kvx_status reserve(kvx_hostmem *memory, uint32_t n)
+{
+    for (; memory->n_chunks < n; memory->n_chunks++) {
+        kvx_hostmem_chunk *chunk = &memory->chunks[memory->n_chunks];
+        kvx_hostmem_part *part = &memory->parts[memory->n_chunks];
+        KVX_TRY(kvx_hostmem_map(chunk, memory->config.file, memory->config.pages, &part->mapping));
+        kvx_hostmem_bind(part->mapping.host, part->mapping.bytes, memory->node);
+        part->untouched = chunk->bytes;
+        chunk->host = part->mapping.host;
+        chunk->dev = memory->driver ? chunk->host : NULL;
+    }
+    return KVX_OK;
+}
+
+static int filled_enough(const kvx_hostmem *memory)
+{
+    int all = !memory->config.background || memory->from_driver;
+    return memory->failure != KVX_OK || memory->n_online == memory->n_chunks || (!all && memory->n_online > 0);
+}
+
+static kvx_status fill(kvx_hostmem *memory)
+{
+    kvx_hostmem_fill_start(memory);
+    pthread_mutex_lock(&memory->lock);
+    while (!filled_enough(memory))
+        (void)kvx_hostmem_wait_change(memory, UINT64_MAX);
+    int usable =
+        memory->failure == KVX_OK || (memory->config.background && !memory->from_driver && memory->n_online > 0);
+    pthread_mutex_unlock(&memory->lock);
+    if (!usable)
+        return kvx_note(memory->failure, "%s", memory->note);
+    if (!memory->config.background)
+        kvx_hostmem_fill_stop(memory);
+    return KVX_OK;
+}
+
+kvx_status kvx_hostmem_create(const kvx_hostmem_config *config, kvx_hostmem_chunk *chunks, uint32_t n,
+                              kvx_hostmem **result)
+{
+    kvx_hostmem *memory = make_object(config, chunks, n);
+    if (!memory)
+        return kvx_note(KVX_NO_MEMORY, "no memory for the books of %u chunks", n);
+    kvx_status status = open_driver(memory);
+    if (status == KVX_OK)
+        status = kvx_hostmem_choose_node(config->numa_node, memory->gpu_node, &memory->node);
+    if (status == KVX_OK)
+        status = reserve(memory, n);
+    if (status == KVX_OK)
+        status = fill(memory);
+    if (status != KVX_OK) {
+        kvx_hostmem_destroy(memory);
         return status;
     }
-    *pinned = made.dev != NULL;
-    *chunk = made;
+    *result = memory;
     return KVX_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------- questions */
+
+static uint64_t deadline_of(uint64_t timeout_ns)
+{
+    uint64_t now = kvx_hostmem_now();
+    return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+static kvx_status state_of(const kvx_hostmem *memory)
+{
+    if (memory->failure != KVX_OK)
+        return memory->failure;
+    return memory->n_online == memory->n_chunks ? KVX_OK : KVX_PENDING;
+}
+
+kvx_status kvx_hostmem_state(kvx_hostmem *memory)
+{
+    pthread_mutex_lock(&memory->lock);
+    kvx_status status = state_of(memory);
+    pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
+kvx_status kvx_hostmem_wait(kvx_hostmem *memory, uint64_t timeout_ns)
+{
+    uint64_t deadline = deadline_of(timeout_ns);
+    kvx_status status;
+    pthread_mutex_lock(&memory->lock);
+    while ((status = state_of(memory)) == KVX_PENDING && kvx_hostmem_wait_change(memory, deadline))
+        ;
+    uint32_t n_online = memory->n_online;
+    pthread_mutex_unlock(&memory->lock);
+    if (status == KVX_PENDING)
+        return kvx_note(KVX_TIMEOUT, "%u of %u chunks are usable", n_online, memory->n_chunks);
+    return status == KVX_OK ? KVX_OK : kvx_note(status, "%s", memory->note);
+}
+
+kvx_status kvx_hostmem_quiesce(kvx_hostmem *memory, uint64_t timeout_ns)
+{
+    uint64_t deadline = deadline_of(timeout_ns);
+    pthread_mutex_lock(&memory->lock);
+    memory->n_quiesced++;
+    while (memory->n_pinning > 0 && kvx_hostmem_wait_change(memory, deadline))
+        ;
+    int held = memory->n_pinning == 0;
+    if (!held) {
+        memory->n_quiesced--;
+        pthread_cond_broadcast(&memory->changed);
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return held ? KVX_OK : kvx_note(KVX_TIMEOUT, "a chunk is still being pinned");
+}
+
+kvx_status kvx_hostmem_resume(kvx_hostmem *memory)
+{
+    pthread_mutex_lock(&memory->lock);
+    int held = memory->n_quiesced > 0;
+    memory->n_quiesced -= (uint32_t)held;
+    pthread_cond_broadcast(&memory->changed);
+    pthread_mutex_unlock(&memory->lock);
+    return held ? KVX_OK : kvx_note(KVX_INVALID, "kvx_pool_resume() without kvx_pool_quiesce()");
+}
+
+int kvx_hostmem_pinned(const kvx_hostmem *memory)
+{
+    return memory->driver != NULL && !memory->pageable;
+}
+
+/* Chunks that are online do not move any more, and before this can be called none of the others does. Within the
+ * background they come online in order. */
+static void report_pages(const kvx_hostmem *memory, uint32_t n_online, kvx_pool_stats *stats)
+{
+    stats->pages = memory->parts[0].mapping.pages;
+    for (uint32_t i = 0; i < memory->n_chunks; i++) {
+        const kvx_hostmem_mapping *mapping = &memory->parts[i].mapping;
+        stats->bytes_held += mapping->bytes;
+        if (mapping->pages < stats->pages)
+            stats->pages = mapping->pages;
+        if (i < n_online)
+            stats->bytes_off_node += kvx_hostmem_off_node(&memory->chunks[i], memory->node);
+    }
+    stats->bytes_huge = kvx_hostmem_huge_bytes(memory->chunks, memory->n_chunks);
+}
+
+void kvx_hostmem_report(kvx_hostmem *memory, kvx_pool_stats *stats)
+{
+    pthread_mutex_lock(&memory->lock);
+    stats->fill = state_of(memory);
+    stats->from_driver = memory->from_driver;
+    stats->n_chunks = memory->n_chunks;
+    stats->n_chunks_ready = memory->n_online;
+    stats->bytes_ready = memory->online_bytes;
+    stats->bytes_pinned = memory->pinned_bytes;
+    stats->first_ns = memory->first_ns;
+    stats->touch_ns = memory->touched_ns;
+    stats->pin_ns = memory->pin_ns;
+    stats->ready_ns = memory->n_online == memory->n_chunks ? memory->ready_ns : 0;
+    pthread_mutex_unlock(&memory->lock);
+    stats->pinned = (uint32_t)kvx_hostmem_pinned(memory);
+    stats->gpu_node = memory->gpu_node;
+    stats->node = memory->node;
+    stats->n_threads = memory->n_used;
+    report_pages(memory, stats->n_chunks_ready, stats);
 }

@@ -3,20 +3,13 @@
 #define KVX_SRC_POOL_H
 /*
  * Slots over host memory. All allocator state is private; the pool memory holds sealed bytes only. Slots of all classes
- * have one flat numbering. pool.c keeps the books and knows no CUDA; hostmem.c brings the memory.
+ * have one flat numbering. The pool*.c files keep the books and know no CUDA; hostmem*.c bring the memory.
  */
-#include "kvx.h"
 #include "../kernels/format.h"
+#include "hostmem.h"
 
-/* A piece of host memory, mapped and pinned on its own. */
-typedef struct kvx_hostmem_chunk {
-    uint8_t *host; /* as the CPU sees it */
-    uint8_t *dev;  /* as a CUDA device sees it; NULL: not mapped for a device */
-    uint64_t bytes;
-    uint32_t from_cuda; /* allocated by CUDA, not mapped by us */
-} kvx_hostmem_chunk;
-
-/* What an engine needs to know of a pool. Constant for the pool's life. Slot s of class c lies in chunk
+/* What an engine needs to know of a pool. Constant for the pool's life, also while chunks are still being filled: no
+ * slot of those is handed out or pinned. Slot s of class c lies in chunk
  * c.first_chunk + k / c.slots_per_chunk at (k % c.slots_per_chunk) * c.slot_bytes, with k = s - c.first_slot. */
 typedef struct kvx_pool_view {
     const kvx_dev_class *classes;
@@ -25,21 +18,6 @@ typedef struct kvx_pool_view {
     uint32_t pinned;
     uint64_t n_records, bytes;
 } kvx_pool_view;
-
-typedef struct kvx_hostmem_config {
-    uint64_t chunk_bytes; /* of this chunk, a multiple of 4096 */
-    kvx_engine engine;    /* AUTO, CUDA, CPU: as in kvx_pool_config */
-    int numa_node;        /* -1: the GPU's node where known, else the system's choice */
-    uint32_t allow_pageable;
-} kvx_hostmem_config;
-
-/* KVX_OK, or KVX_NO_MEMORY if this machine or its cgroup cannot hold so much, so that touching it would kill us. */
-kvx_status kvx_hostmem_fits(uint64_t bytes);
-/* hostmem.c: maps, binds, touches and (if asked) pins one chunk. *pinned says whether it is. */
-kvx_status kvx_hostmem_map(const kvx_hostmem_config *config, kvx_hostmem_chunk *chunk, uint32_t *pinned);
-void kvx_hostmem_unmap(kvx_hostmem_chunk *chunk);
-/* Nonzero if a CUDA device could be used; else *why names the reason (static or thread-local text). */
-int kvx_hostmem_gpu_usable(const char **why);
 
 const kvx_pool_view *kvx_pool_view_of(const kvx_pool *pool);
 /* KVX_OK, or KVX_FORKED with the note set. */
@@ -51,7 +29,8 @@ void kvx_pool_detach(kvx_pool *pool);
 
 /* Pins n slots for a batch of context `owner`, all or none, in one critical section: checks each handle again. STORE
  * (writing != 0): a handle that is not current fails with KVX_STALE and nothing is pinned; the context becomes the
- * slots' owner; KVX_AGAIN while another context that owns a slot has it pinned. RESTORE: `refusals[i]` is set to
+ * slots' owner; KVX_AGAIN while another context that owns a slot has it pinned. KVX_AGAIN also for a slot that is not
+ * there yet, and why the fill stopped if it never will be. RESTORE: `refusals[i]` is set to
  * KVX_VERDICT_STALE for a handle that is not current or a slot that another context wrote last, else to 0; every slot
  * in range is pinned. KVX_INVALID: out of range. */
 typedef struct kvx_pool_pin {

@@ -33,6 +33,11 @@ void kvx_free_set_destroy(kvx_free_set *set)
     free(set->listed);
 }
 
+uint64_t kvx_free_set_bytes(const kvx_free_set *set)
+{
+    return set->n_groups * (sizeof(*set->groups) + sizeof(*set->listed));
+}
+
 void kvx_free_set_put(kvx_free_set *set, uint32_t index)
 {
     uint32_t chosen = index / set->group_slots, bit = index % set->group_slots;

@@ -16,6 +16,7 @@ typedef struct kvx_free_set {
 /* An empty set for n_slots slots. Returns 1, or 0 if memory is short; destroy in both cases. */
 int kvx_free_set_create(kvx_free_set *set, uint32_t n_slots, uint64_t slot_bytes);
 void kvx_free_set_destroy(kvx_free_set *set);
+uint64_t kvx_free_set_bytes(const kvx_free_set *set);
 /* Adds a slot that is not in the set. */
 void kvx_free_set_put(kvx_free_set *set, uint32_t index);
 /* Takes a run of 1 to `want` neighbours, chosen by `random`, from a set that is not empty. Returns its length. */

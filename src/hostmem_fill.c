@@ -228,16 +228,16 @@ static void *work_on_node(void *argument)
 
 /* ----------------------------------------------------------------------------------------------- start and stop */
 
+/* By default no more than there are pieces: small pools are filled by the calling thread. */
 static uint32_t count_threads(const kvx_hostmem *memory)
 {
     uint64_t pieces = 1;
-    uint32_t n = memory->config.n_threads;
-    if (n == 0) {
-        n = kvx_hostmem_n_cpus(memory->node);
-        n = n > DEFAULT_THREADS_MAX ? DEFAULT_THREADS_MAX : n;
-    }
+    if (memory->config.n_threads > 0)
+        return memory->config.n_threads;
     for (uint32_t i = 0; i < memory->n_chunks; i++)
         pieces += memory->chunks[i].bytes / PIECE_BYTES;
+    uint32_t n = kvx_hostmem_n_cpus(memory->node);
+    n = n > DEFAULT_THREADS_MAX ? DEFAULT_THREADS_MAX : n;
     return n < pieces ? n : (uint32_t)pieces;
 }
 

@@ -3,7 +3,8 @@
  * kernel: a bind that cannot be met ends in the out-of-memory killer. What lies elsewhere is counted instead. */
 #include <numa.h>
 #include <numaif.h>
-#include <unistd.h>
+#include <sched.h>
+#include <stdio.h>
 
 #include "../kernels/format.h"
 #include "hostmem_parts.h"
@@ -41,22 +42,46 @@ void kvx_hostmem_bind(uint8_t *memory, uint64_t bytes, int node)
     numa_free_nodemask(mask);
 }
 
+/* libnuma's own list of a node's processors is cached without a lock. This reads "0-3,8" from sysfs, and keeps what
+ * this thread may use. Returns how many. */
+static uint32_t find_cpus(int node, cpu_set_t *cpus)
+{
+    char path[96];
+    unsigned first, last;
+    cpu_set_t allowed;
+    CPU_ZERO(cpus);
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        return 0;
+    snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/cpulist", node);
+    FILE *file = fopen(path, "re");
+    while (file && fscanf(file, "%u", &first) == 1) {
+        last = first;
+        (void)!fscanf(file, "-%u", &last);
+        for (unsigned cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
+            if (CPU_ISSET(cpu, &allowed))
+                CPU_SET(cpu, cpus);
+        if (fgetc(file) != ',')
+            break;
+    }
+    if (file)
+        fclose(file);
+    return (uint32_t)CPU_COUNT(cpus);
+}
+
 void kvx_hostmem_run_on(int node)
 {
-    if (node >= 0)
-        (void)numa_run_on_node(node);
+    cpu_set_t cpus;
+    if (node >= 0 && find_cpus(node, &cpus) > 0)
+        (void)sched_setaffinity(0, sizeof(cpus), &cpus);
 }
 
 uint32_t kvx_hostmem_n_cpus(int node)
 {
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t n = online > 0 ? (uint32_t)online : 1;
-    struct bitmask *mask = node >= 0 ? numa_allocate_cpumask() : NULL;
-    if (mask && numa_node_to_cpus(node, mask) == 0 && numa_bitmask_weight(mask) > 0 && numa_bitmask_weight(mask) < n)
-        n = numa_bitmask_weight(mask);
-    if (mask)
-        numa_free_cpumask(mask);
-    return n;
+    cpu_set_t cpus;
+    uint32_t n = node >= 0 ? find_cpus(node, &cpus) : 0;
+    if (n == 0 && sched_getaffinity(0, sizeof(cpus), &cpus) == 0)
+        n = (uint32_t)CPU_COUNT(&cpus);
+    return n > 0 ? n : 1;
 }
 
 uint64_t kvx_hostmem_off_node(const kvx_hostmem_chunk *chunk, int node)

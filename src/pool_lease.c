@@ -82,6 +82,11 @@ static int start_of(int64_t pid, uint64_t *start)
     return 1;
 }
 
+static int same(process a, process b)
+{
+    return a.pid == b.pid && a.start == b.start;
+}
+
 /* Only what certainly ended counts as ended. */
 static int has_ended(process p)
 {
@@ -125,9 +130,9 @@ static uint32_t reclaim_locked(kvx_lease *lease)
     uint32_t n = 0;
     for (uint32_t i = 0; i < lease->n_units; i++) {
         const unit_state *unit = &lease->table->units[i];
-        if (unit->lessee == 0 || unit->holder.pid == lease->self.pid)
+        if (unit->lessee == 0 || same(unit->holder, lease->self))
             continue;
-        if (unit->holder.pid != known.pid || unit->holder.start != known.start) {
+        if (!same(unit->holder, known)) {
             known = unit->holder;
             known_ended = has_ended(known);
         }
@@ -236,15 +241,19 @@ static kvx_status start_table(kvx_lease *lease)
     return KVX_OK;
 }
 
-static kvx_lease *make_object(void)
+static kvx_status make_object(kvx_lease **lease)
 {
-    kvx_lease *lease = calloc(1, sizeof(*lease));
-    if (!lease)
-        return NULL;
-    lease->memory_file = lease->table_file = -1;
-    lease->self.pid = getpid();
-    (void)start_of(lease->self.pid, &lease->self.start);
-    return lease;
+    kvx_lease *made = calloc(1, sizeof(*made));
+    if (!made)
+        return kvx_note(KVX_NO_MEMORY, "no memory for leases");
+    made->memory_file = made->table_file = -1;
+    made->self.pid = getpid();
+    if (!start_of(made->self.pid, &made->self.start)) {
+        free(made);
+        return kvx_note(KVX_UNSUPPORTED, "sharing needs /proc/PID/stat, to tell processes apart");
+    }
+    *lease = made;
+    return KVX_OK;
 }
 
 static void free_object(kvx_lease *lease)
@@ -260,9 +269,8 @@ static void free_object(kvx_lease *lease)
 
 kvx_status kvx_lease_create(uint64_t unit_bytes, uint32_t n_units, kvx_lease **result)
 {
-    kvx_lease *lease = make_object();
-    if (!lease)
-        return kvx_note(KVX_NO_MEMORY, "no memory for leases");
+    kvx_lease *lease = NULL;
+    KVX_TRY(make_object(&lease));
     lease->unit_bytes = unit_bytes;
     lease->n_units = n_units;
     lease->owns = 1;
@@ -305,7 +313,7 @@ static kvx_status check_table(kvx_lease *lease, uint64_t memory_bytes)
     if (table->magic != TABLE_MAGIC || table->version != TABLE_VERSION || lease->n_units == 0 || lease->n_units > fit ||
         lease->unit_bytes != memory_bytes / lease->n_units || memory_bytes % lease->n_units != 0)
         return kvx_note(KVX_INVALID, "the descriptors are not memory and leases of one shared pool of this version");
-    if (table->owner.pid != lease->self.pid && has_ended(table->owner))
+    if (!same(table->owner, lease->self) && has_ended(table->owner))
         return kvx_note(KVX_UNSUPPORTED, "process %lld, the owner of the shared pool, has ended",
                         (long long)table->owner.pid);
     if (!lock_table(table))
@@ -323,9 +331,8 @@ kvx_status kvx_lease_open(const int fds[2], kvx_lease **result)
     KVX_TRY(check_file(fds[1], &table_bytes));
     if (table_bytes < sizeof(lease_table))
         return kvx_note(KVX_INVALID, "descriptor %d is no table of leases", fds[1]);
-    kvx_lease *lease = make_object();
-    if (!lease)
-        return kvx_note(KVX_NO_MEMORY, "no memory for leases");
+    kvx_lease *lease = NULL;
+    KVX_TRY(make_object(&lease));
     kvx_status status = KVX_OK;
     lease->table_bytes = table_bytes;
     lease->memory_file = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);

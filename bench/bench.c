@@ -9,6 +9,7 @@ static const bench_sub *const subs[] = {
     &bench_link,
     &bench_transfer,
     &bench_layouts,
+    &bench_pool,
     NULL,
 };
 

@@ -45,6 +45,7 @@ typedef struct bench_sub {
 extern const bench_sub bench_link;
 extern const bench_sub bench_transfer;
 extern const bench_sub bench_layouts;
+extern const bench_sub bench_pool;
 
 /* ----------------------------------------------------------------------------------------------------------- context
  */

@@ -11,6 +11,7 @@
 #include "kvx_pool.h"
 
 #define SLOT_BYTES (1ull << 20)
+#define SMALL_PAGES_MAX (8ull << 30) /* larger ones take minutes and show the same rate */
 #define COPY_BYTES (64ull << 20)
 #define COPIES 32u
 #define GB 1e9
@@ -26,7 +27,8 @@ static const char help[] =
     "Makes pools of each size on each kind of page that the system has, and takes them down again. `ready`\n"
     "is the time of kvx_pool_create(); `first` the time until the first slots, when the pool is filled in\n"
     "the background; `gone` the time of kvx_pool_destroy(). With a GPU the memory is pinned, else only\n"
-    "touched. Beside it: cudaHostAlloc() of the same size, and memory on transparent huge pages that one\n"
+    "touched. Small pages up to 8 GiB only. Beside it: cudaHostAlloc() of the same size, and memory on transparent "
+    "huge pages that one\n"
     "thread touches and one call registers. Then copies of 64 MiB between GPU and both kinds of memory.\n"
     "A virtual machine may get its memory from its host only when it is first used; unless --cold, all of\n"
     "the largest size is touched once before, by a pool that is not measured.\n";
@@ -134,7 +136,8 @@ static bool measure_kinds(bench *b, uint64_t bytes, kvx_page_kind best)
 {
     static const kvx_page_kind kinds[] = {KVX_PAGES_1G, KVX_PAGES_2M, KVX_PAGES_TRANSPARENT, KVX_PAGES_SMALL};
     for (uint32_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
-        if (kinds[i] <= best && (!measure_pool(b, bytes, kinds[i], false) || !measure_pool(b, bytes, kinds[i], true)))
+        if (kinds[i] <= best && (kinds[i] > KVX_PAGES_SMALL || bytes <= SMALL_PAGES_MAX) &&
+            (!measure_pool(b, bytes, kinds[i], false) || !measure_pool(b, bytes, kinds[i], true)))
             return false;
     return true;
 }

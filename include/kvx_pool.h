@@ -21,8 +21,9 @@ extern "C" {
 KVX_API KVX_NODISCARD kvx_status kvx_pool_wait(kvx_pool *pool, uint64_t timeout_ns);
 
 /**
- * Holds the fill: when this returned KVX_OK the pool makes no CUDA call until kvx_pool_resume(), so that graphs may be
- * captured. Waits for the chunk that is being pinned. Calls nest. Touching of memory goes on.
+ * Holds the fill: once this has returned KVX_OK nothing is pinned, registered or allocated through CUDA for the pool
+ * until kvx_pool_resume(), so that graphs may be captured. Waits for the chunk that is being pinned. Calls nest.
+ * Touching of memory goes on.
  * @retval KVX_TIMEOUT the chunk was not pinned in time; nothing is held.
  * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_quiesce(kvx_pool *pool, uint64_t timeout_ns);

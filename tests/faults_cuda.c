@@ -5,6 +5,7 @@
  *   cudaStreamCreateWithFlags cudaEventCreateWithFlags cudaMemcpy cudaMemcpyAsync cudaMemset cudaMemsetAsync
  *   cudaEventRecord cudaStreamWaitEvent cudaStreamSynchronize cudaFuncSetAttribute cudaPointerGetAttributes
  *   cudaStreamIsCapturing cudaFuncGetAttributes cudaLaunchKernel cudaMemcpyBatchAsync
+ *   cudaGetDriverEntryPointByVersion
  */
 #include "faults.h"
 
@@ -39,6 +40,12 @@ FAULT_CUDA(cudaStreamIsCapturing, (cudaStream_t s, enum cudaStreamCaptureStatus 
 FAULT_CUDA(cudaFuncGetAttributes, (struct cudaFuncAttributes *a, const void *f), (a, f), cudaErrorUnknown, 0)
 FAULT_CUDA(cudaLaunchKernel, (const void *f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s),
            (f, grid, block, args, shared, s), cudaErrorUnknown, 0)
+#if CUDART_VERSION >= 12050
+FAULT_CUDA(cudaGetDriverEntryPointByVersion,
+           (const char *name, void **p, unsigned version, unsigned long long flags,
+            enum cudaDriverEntryPointQueryResult *result),
+           (name, p, version, flags, result), cudaErrorUnknown, 0)
+#endif
 #if CUDART_VERSION >= 13000
 FAULT_CUDA(cudaMemcpyBatchAsync,
            (void *const *to, const void *const *from, const size_t *sizes, size_t n,
@@ -73,5 +80,8 @@ const fault *const faults_cuda[] = {
     &fault_cudaFuncGetAttributes,
     &fault_cudaLaunchKernel,
     &fault_cudaMemcpyBatchAsync,
+#if CUDART_VERSION >= 12050
+    &fault_cudaGetDriverEntryPointByVersion,
+#endif
     NULL,
 };

@@ -157,7 +157,8 @@ static void pageable_only_if_allowed(void **state)
             assert_int_equal(kvx_pool_wait(pool, 20 * SECONDS), KVX_OK);
             assert_int_equal(fill_stats(pool).pinned, 0);
             assert_int_equal(kvx_pool_view_of(pool)->pinned, 0);
-            assert_null(kvx_pool_view_of(pool)->chunks[N_CHUNKS - 1].dev);
+            if (k == 0) /* else it may have been pinned already */
+                assert_null(kvx_pool_view_of(pool)->chunks[N_CHUNKS - 1].dev);
             fill_expect_zero(pool);
             fill_destroy(pool);
         }

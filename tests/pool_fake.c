@@ -101,6 +101,12 @@ static void sleep_ns(long long ns)
     nanosleep(&time, NULL);
 }
 
+static int use_permit(void)
+{
+    int n = atomic_load(&fake.permits);
+    return n > 0 && atomic_compare_exchange_strong(&fake.permits, &n, n - 1);
+}
+
 int __wrap_kvx_hostmem_driver_register(kvx_hostmem_driver *driver, void *host, uint64_t bytes, uint8_t **dev);
 int __wrap_kvx_hostmem_driver_register(kvx_hostmem_driver *driver, void *host, uint64_t bytes, uint8_t **dev)
 {
@@ -110,7 +116,7 @@ int __wrap_kvx_hostmem_driver_register(kvx_hostmem_driver *driver, void *host, u
     if (bytes > atomic_load(&fake.largest))
         atomic_store(&fake.largest, bytes);
     atomic_fetch_add(&fake.waiting, 1);
-    while (n > 0 && atomic_load(&fake.gate_shut))
+    while (n > 0 && atomic_load(&fake.gate_shut) && !use_permit())
         sleep_ns(1000000);
     sleep_ns(atomic_load(&fake.register_ns));
     atomic_fetch_sub(&fake.waiting, 1);

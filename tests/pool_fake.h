@@ -26,8 +26,8 @@ typedef struct pool_fake {
     unsigned huge_2m, huge_1g;                                         /* free pages, as sysfs says */
     int huge_maps;                                                     /* mmap gives such pages (small ones in truth) */
     const char *cgroup, *limit, *usage, *stat, *meminfo, *transparent; /* contents of files; NULL: the real ones */
-    /* A gate: registrations beyond the first wait while it is shut. */
-    atomic_int gate_shut;
+    /* A gate: registrations beyond the first wait while it is shut, unless there is a permit. */
+    atomic_int gate_shut, permits;
     /* What was seen. */
     atomic_uint n_registering, n_registered, n_allocated, n_touches, n_maps, n_threads;
     atomic_int registered_now, allocated_now, drivers_open, threads_inside, locked_calls, waiting;

@@ -82,9 +82,3 @@ void fill_nap(void)
     struct timespec time = {0, 1000000};
     nanosleep(&time, NULL);
 }
-
-void fill_wait_chunks(kvx_pool *pool, uint32_t n)
-{
-    while (fill_stats(pool).n_chunks_ready < n)
-        fill_nap();
-}

@@ -24,6 +24,5 @@ kvx_pool_stats fill_stats(kvx_pool *pool);
 void fill_expect_zero(kvx_pool *pool); /* every page */
 kvx_status fill_pin_one(kvx_pool *pool, kvx_slot slot, int writing);
 void fill_nap(void); /* a millisecond */
-void fill_wait_chunks(kvx_pool *pool, uint32_t n);
 
 #endif

@@ -3,6 +3,7 @@
  * registration held, progress. */
 #include "pool_scene.h"
 
+#include <pthread.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------------------------------------- in the background */
@@ -71,6 +72,37 @@ static void failures_behind_are_told_once(void **state)
     fill_destroy(pool);
 }
 
+typedef struct waiter {
+    kvx_pool *pool;
+    atomic_int done;
+} waiter;
+
+static void *quiesce(void *argument)
+{
+    waiter *w = argument;
+    int status = (int)kvx_pool_quiesce(w->pool, 20 * SECONDS);
+    atomic_store(&w->done, 1);
+    return status == KVX_OK ? argument : NULL;
+}
+
+/* Lets chunks through one by one until the pool is held. */
+static void quiesce_between(kvx_pool *pool)
+{
+    waiter w = {pool, 0};
+    pthread_t thread;
+    void *result = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, quiesce, &w), 0);
+    for (int i = 0; i < 40; i++)
+        fill_nap();
+    while (!atomic_load(&w.done)) {
+        atomic_fetch_add(&fake.permits, 1);
+        for (int i = 0; i < 200 && !atomic_load(&w.done); i++)
+            fill_nap();
+    }
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_ptr_equal(result, &w);
+}
+
 static void quiesce_holds_the_driver(void **state)
 {
     kvx_pool_config config = fill_config();
@@ -82,11 +114,9 @@ static void quiesce_holds_the_driver(void **state)
     while (atomic_load(&fake.waiting) == 0)
         fill_nap();
     assert_int_equal(kvx_pool_quiesce(pool, 1000000), KVX_TIMEOUT); /* a chunk is stuck: nothing is held */
-    fake.register_ns = 3000000;
+    quiesce_between(pool);
+    assert_int_equal(kvx_pool_quiesce(pool, 20 * SECONDS), KVX_OK); /* twice */
     fake.gate_shut = 0;
-    fill_wait_chunks(pool, 3);
-    assert_int_equal(kvx_pool_quiesce(pool, 20 * SECONDS), KVX_OK);
-    assert_int_equal(kvx_pool_quiesce(pool, 20 * SECONDS), KVX_OK);
     uint32_t before = atomic_load(&fake.n_registering);
     assert_true(before < N_CHUNKS);
     for (int i = 0; i < 30; i++)
@@ -108,10 +138,10 @@ static void destroyed_half_way(void **state)
     config.background = 1;
     for (uint32_t i = 0; i < 4; i++) {
         fake_reset();
-        fake.register_ns = 3000000;
+        fake.register_ns = 40000000;
         kvx_pool *pool = fill_create(&config);
-        if (i == 1)
-            fill_wait_chunks(pool, 3);
+        while (i == 1 && atomic_load(&fake.n_registered) < 3)
+            fill_nap();
         if (i == 2)
             assert_int_equal(kvx_pool_quiesce(pool, 20 * SECONDS), KVX_OK);
         fill_destroy(pool);

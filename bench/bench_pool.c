@@ -215,7 +215,7 @@ static bool copy_rates(bench *b, void *const *pieces, const char *name, void *de
     bool done = true;
     for (uint32_t d = 0; done && d < 2; d++) {
         bench_samples rate = {0};
-        for (uint32_t i = 0; done && i < bench_repeat(b, 3, 9, 15); i++) {
+        for (uint32_t i = 0; done && i <= bench_repeat(b, 3, 9, 15); i++) {
             double seconds = 0;
             done = bench_pool_copy(b, pieces, COPIES, COPY_BYTES, dev_memory, d == 0, &seconds);
             if (done && i > 0) /* the first warms up */

@@ -30,10 +30,18 @@ static const char help[] =
     "touched. Small pages up to 8 GiB only. Beside it: cudaHostAlloc() of the same size, and memory on transparent "
     "huge pages that one\n"
     "thread touches and one call registers. Then copies of 64 MiB between GPU and both kinds of memory.\n"
+    "--bytes makes pools of one size only.\n"
     "A virtual machine may get its memory from its host only when it is first used; unless --cold, all of\n"
     "the largest size is touched once before, by a pool that is not measured.\n";
 
 static const char *const kind_names[] = {"auto", "small", "transparent", "2M", "1G"};
+
+enum curve { CURVE_READY, CURVE_FIRST, CURVE_CUDA, CURVE_ONE_THREAD, N_CURVES };
+
+/* What is drawn: seconds by GiB. */
+typedef struct picture {
+    bench_curve curves[N_CURVES];
+} picture;
 
 /* One pool, made and taken down. */
 typedef struct trial {
@@ -76,11 +84,15 @@ static bool make_and_break(bench *b, uint64_t bytes, kvx_page_kind pages, bool b
 
 /* ---------------------------------------------------------------------------------------------------- kvx's pools */
 
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (double)(1ull << 30);
+}
+
 static void print_line(const char *what, uint64_t bytes, double first, double ready, double gone)
 {
-    double gib = (double)bytes / (double)(1ull << 30);
     printf("%-6s %-24s %9.3f %9.3f %9.3f %10.2f %12.1f\n", bench_size(bytes), what, first, ready, gone,
-           ready > 0 ? (double)bytes / ready / GB : 0.0, gone / gib * 1000.0);
+           ready > 0 ? (double)bytes / ready / GB : 0.0, gone / gib(bytes) * 1000.0);
     fflush(stdout);
 }
 
@@ -93,7 +105,7 @@ static void check_stats(bench *b, const kvx_pool_stats *stats, uint64_t bytes)
 }
 
 /* A kind that the system did not give is not shown under its name. */
-static bool measure_pool(bench *b, uint64_t bytes, kvx_page_kind pages, bool background)
+static bool measure_pool(bench *b, uint64_t bytes, kvx_page_kind pages, bool background, double *shown)
 {
     bench_samples ready = {0}, first = {0}, gone = {0};
     uint32_t n = bench_repeat(b, 1, 3, 5);
@@ -124,6 +136,7 @@ static bool measure_pool(bench *b, uint64_t bytes, kvx_page_kind pages, bool bac
                     (unsigned long long)bytes, kind, how);
         snprintf(what, sizeof(what), "kvx %s%s", kind, background ? ", behind" : "");
         print_line(what, bytes, f / 1e6, r / 1e6, g / 1e6);
+        *shown = (background ? f : r) / 1e6;
     }
     bench_samples_free(&ready);
     bench_samples_free(&first);
@@ -131,14 +144,21 @@ static bool measure_pool(bench *b, uint64_t bytes, kvx_page_kind pages, bool bac
     return done;
 }
 
-/* From the best kind that the system gave on. */
-static bool measure_kinds(bench *b, uint64_t bytes, kvx_page_kind best)
+/* From the best kind that the system gave on; that one is drawn. */
+static bool measure_kinds(bench *b, uint64_t bytes, kvx_page_kind best, picture *drawn)
 {
     static const kvx_page_kind kinds[] = {KVX_PAGES_1G, KVX_PAGES_2M, KVX_PAGES_TRANSPARENT, KVX_PAGES_SMALL};
-    for (uint32_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
-        if (kinds[i] <= best && (kinds[i] > KVX_PAGES_SMALL || bytes <= SMALL_PAGES_MAX) &&
-            (!measure_pool(b, bytes, kinds[i], false) || !measure_pool(b, bytes, kinds[i], true)))
+    for (uint32_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+        double ready = 0, first = 0;
+        if (kinds[i] > best || (kinds[i] == KVX_PAGES_SMALL && bytes > SMALL_PAGES_MAX))
+            continue;
+        if (!measure_pool(b, bytes, kinds[i], false, &ready) || !measure_pool(b, bytes, kinds[i], true, &first))
             return false;
+        if (kinds[i] == best) {
+            bench_curve_add(&drawn->curves[CURVE_READY], gib(bytes), ready);
+            bench_curve_add(&drawn->curves[CURVE_FIRST], gib(bytes), first);
+        }
+    }
     return true;
 }
 
@@ -181,7 +201,7 @@ static bool cuda_allocator(bench *b, uint64_t bytes, double *ready, double *gone
 
 typedef bool other_fn(bench *b, uint64_t bytes, double *ready, double *gone);
 
-static bool measure_other(bench *b, uint64_t bytes, other_fn *fn, const char *metric, const char *title)
+static bool measure_other(bench *b, uint64_t bytes, other_fn *fn, const char *metric, bench_curve *curve)
 {
     bench_samples ready = {0}, gone = {0};
     uint32_t n = bench_repeat(b, 1, 1, 3);
@@ -198,7 +218,8 @@ static bool measure_other(bench *b, uint64_t bytes, other_fn *fn, const char *me
     if (done) {
         double r = bench_row(b, metrics[0], "us", &ready, "bytes=%llu", (unsigned long long)bytes);
         double g = bench_row(b, metrics[1], "us", &gone, "bytes=%llu", (unsigned long long)bytes);
-        print_line(title, bytes, r / 1e6, r / 1e6, g / 1e6);
+        print_line(curve->name, bytes, r / 1e6, r / 1e6, g / 1e6);
+        bench_curve_add(curve, gib(bytes), r / 1e6);
     }
     bench_samples_free(&ready);
     bench_samples_free(&gone);
@@ -284,15 +305,27 @@ static bool measure_copies(bench *b)
 
 /* ------------------------------------------------------------------------------------------------------------- run */
 
-static bool measure_size(bench *b, uint64_t bytes, kvx_page_kind best)
+static bool measure_size(bench *b, uint64_t bytes, kvx_page_kind best, picture *drawn)
 {
-    if (!measure_kinds(b, bytes, best))
+    if (!measure_kinds(b, bytes, best, drawn))
         return false;
     if (bench_flag(b, "--no-others"))
         return true;
-    if (!bench_on_cpu(b) && !measure_other(b, bytes, cuda_allocator, "cudaHostAlloc", "cudaHostAlloc"))
+    if (!bench_on_cpu(b) && !measure_other(b, bytes, cuda_allocator, "cudaHostAlloc", &drawn->curves[CURVE_CUDA]))
         return false;
-    return measure_other(b, bytes, single_thread, "single_thread", "one thread");
+    return measure_other(b, bytes, single_thread, "single_thread", &drawn->curves[CURVE_ONE_THREAD]);
+}
+
+static bool draw(const bench *b, const picture *drawn)
+{
+    plot_panel panel = {.title = "until usable"};
+    plot made = {
+        .title = "Host memory for a pool", .x_label = "GiB", .y_label = "seconds", .panels = &panel, .n_panels = 1};
+    for (uint32_t i = 0; i < N_CURVES; i++)
+        if (drawn->curves[i].n > 0)
+            panel.lines[panel.n_lines++] =
+                (plot_line){drawn->curves[i].name, drawn->curves[i].x, drawn->curves[i].y, drawn->curves[i].n};
+    return bench_plot(b, &made);
 }
 
 /* Also finds out which kind of page the system has. */
@@ -310,34 +343,49 @@ static bool warm_up(bench *b, uint64_t bytes, kvx_page_kind *best)
     return true;
 }
 
-static const char *default_sizes(const bench *b)
+static bench_list sizes_of(const bench *b)
 {
-    if (bench_on_cpu(b) || b->settings.scale == BENCH_QUICK)
-        return "256M,1G";
-    return b->settings.scale == BENCH_FULL ? "1G,4G,16G,64G" : "1G,4G,16G";
-}
-
-static bool run(bench *b)
-{
-    bench_list sizes = bench_list_of(b, "--sizes", default_sizes(b));
-    uint64_t largest = 0;
-    kvx_page_kind best = KVX_PAGES_AUTO;
+    bool small = bench_on_cpu(b) || b->settings.scale == BENCH_QUICK;
+    bench_list sizes = bench_list_of(b, "--sizes",
+                                     small                             ? "256M,1G"
+                                     : b->settings.scale == BENCH_FULL ? "1G,4G,16G,64G"
+                                                                       : "1G,4G,16G");
+    if (b->settings.n_bytes > 0) {
+        sizes.n = 1;
+        sizes.values[0] = b->settings.n_bytes;
+    }
     for (uint32_t i = 0; i < sizes.n; i++) {
         sizes.values[i] = sizes.values[i] / SLOT_BYTES * SLOT_BYTES;
-        if (sizes.values[i] == 0) {
-            fprintf(stderr, "--sizes: at least %s\n", bench_size(SLOT_BYTES));
-            return false;
-        }
-        largest = sizes.values[i] > largest ? sizes.values[i] : largest;
+        if (sizes.values[i] == 0)
+            sizes.values[i] = SLOT_BYTES;
     }
+    return sizes;
+}
+
+static bool measure_all(bench *b, const bench_list *sizes, picture *drawn)
+{
+    kvx_page_kind best = KVX_PAGES_AUTO;
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < sizes->n; i++)
+        largest = sizes->values[i] > largest ? sizes->values[i] : largest;
     if (!bench_fits(largest) || !warm_up(b, largest, &best))
         return false;
     printf("%-6s %-24s %9s %9s %9s %10s %12s\n", "size", "memory", "first s", "ready s", "gone s", "GB/s",
            "gone ms/GiB");
-    for (uint32_t i = 0; i < sizes.n; i++)
-        if (!measure_size(b, sizes.values[i], best))
+    for (uint32_t i = 0; i < sizes->n; i++)
+        if (!measure_size(b, sizes->values[i], best, drawn))
             return false;
     return measure_copies(b);
+}
+
+static bool run(bench *b)
+{
+    bench_list sizes = sizes_of(b);
+    picture drawn = {{[CURVE_READY] = {.name = "kvx pool, all of it"},
+                      [CURVE_FIRST] = {.name = "kvx pool, first slots"},
+                      [CURVE_CUDA] = {.name = "cudaHostAlloc"},
+                      [CURVE_ONE_THREAD] = {.name = "one thread"}}};
+    return measure_all(b, &sizes, &drawn) && draw(b, &drawn);
 }
 
 const bench_sub bench_pool = {"pool", "pools of host memory: time to be ready and to go away", help, options, run};

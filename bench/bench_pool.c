@@ -104,6 +104,16 @@ static void check_stats(bench *b, const kvx_pool_stats *stats, uint64_t bytes)
         bench_fail(b, "only %s of a pool of %s are pinned", bench_size(stats->bytes_pinned), bench_size(bytes));
 }
 
+/* What a pool of the size costs besides time. */
+static void show_cost(bench *b, const kvx_pool_stats *stats, uint64_t bytes)
+{
+    printf("%-6s asked, %s held; books %s; records and headers %s of device memory a context\n", bench_size(bytes),
+           bench_size(stats->bytes_held), bench_size(stats->book_bytes), bench_size(stats->record_bytes));
+    bench_value(b, "pool_held", "bytes", (double)stats->bytes_held, "bytes=%llu", (unsigned long long)bytes);
+    bench_value(b, "pool_records", "bytes", (double)stats->record_bytes, "bytes=%llu slot_bytes=%llu units=1",
+                (unsigned long long)bytes, (unsigned long long)SLOT_BYTES);
+}
+
 /* A kind that the system did not give is not shown under its name. */
 static bool measure_pool(bench *b, uint64_t bytes, kvx_page_kind pages, bool background, double *shown)
 {
@@ -122,6 +132,8 @@ static bool measure_pool(bench *b, uint64_t bytes, kvx_page_kind pages, bool bac
         const char *how = background ? "background" : "whole";
         char what[64];
         check_stats(b, &t.stats, bytes);
+        if (!background && pages != KVX_PAGES_SMALL)
+            show_cost(b, &t.stats, bytes);
         double r = bench_row(b, "pool_ready", "us", &ready, "bytes=%llu pages=%s fill=%s threads=%u",
                              (unsigned long long)bytes, kind, how, t.stats.n_threads);
         double f = bench_row(b, "pool_first", "us", &first, "bytes=%llu pages=%s fill=%s", (unsigned long long)bytes,

@@ -179,9 +179,10 @@ typedef struct kvx_pool_config {
  * fails, unless allow_pageable.
  * With `background` the call returns when the first chunk is usable. Contexts may be created at once. Slots come online
  * chunk by chunk: kvx_pool_take() gives only slots that are there, and a store to (or restore from) a slot of the
- * caller's that is not there yet is KVX_AGAIN. A chunk that cannot be had in the background ends the fill: the next
- * kvx_pool_take() says so once and takes nothing, kvx_pool_wait() (kvx_pool.h) says so always, and slots that are there
- * stay usable. Where CUDA has to allocate the memory the call returns when all of it is there.
+ * caller's that is not there yet is KVX_AGAIN. What fails before the first chunk is usable fails the call. A later
+ * chunk that cannot be had in the background ends the fill: the next kvx_pool_take() says so once and takes nothing,
+ * kvx_pool_wait() (kvx_pool.h) says so always, and slots that are there stay usable. Where CUDA has to allocate the
+ * memory the call returns when all of it is there.
  * @param config  at least one class.  @param pool  set on success; free with kvx_pool_destroy().
  * @retval KVX_INVALID no classes, a size, count, limit or node out of range.
  * @retval KVX_NO_MEMORY memory could not be mapped, touched or pinned (the note names the limit and the fix).

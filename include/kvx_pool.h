@@ -13,7 +13,8 @@ extern "C" {
 #endif
 
 /**
- * Waits until all of the pool is usable.
+ * Waits until all of the pool is usable. A driver that never answers is noticed by a pool filled in the background and
+ * a timeout here.
  * @param timeout_ns  0: only ask; UINT64_MAX: for ever.
  * @retval KVX_OK all is there.  @retval KVX_TIMEOUT not yet.
  * @retval KVX_NO_MEMORY, KVX_UNSUPPORTED the fill stopped; the slots that are there stay usable.
@@ -68,8 +69,9 @@ KVX_API KVX_NODISCARD kvx_status kvx_pool_stats_get(kvx_pool *pool, kvx_pool_sta
  * a table of leases lie in two memfds that nobody can shrink or grow and that have no name, so that nothing is left
  * when all processes are gone, however they ended. Pass the two descriptors to another process (SCM_RIGHTS, or
  * inherited), which joins with kvx_pool_join(). Only memory is shared: every process leases chunks of its own and keeps
- * its own slots, books, keys and records; blocks cannot be exchanged. What a process that ended had leased is taken
- * back only once it has ended with all its threads and closed the driver, and its pages are dropped, never reused.
+ * its own slots, books, keys and records; blocks cannot be exchanged. They must trust each other as threads do: whoever
+ * has the descriptors can write the table. What a process that ended had leased is taken back only once it has ended
+ * with all its threads and closed the driver, and its pages are dropped, never reused.
  * @param fds  set to two new descriptors (memory, leases), close-on-exec; the caller closes them.
  * @retval KVX_INVALID the pool is not shared.
  * Threads: any, also at the same time. */

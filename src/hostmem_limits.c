@@ -131,5 +131,5 @@ const char *kvx_hostmem_pin_hint(uint64_t pinned, uint64_t bytes)
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && pinned + bytes > limit.rlim_cur)
         return "RLIMIT_MEMLOCK is lower than that: raise it (`ulimit -l unlimited`, systemd LimitMEMLOCK=infinity, "
                "docker --ulimit memlock=-1)";
-    return "RLIMIT_MEMLOCK is not the cause; see the kernel log and the cgroup's memory limit";
+    return "RLIMIT_MEMLOCK is not the cause; see the kernel log and the cgroup's memory limit, or set allow_pageable";
 }

@@ -6,7 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kvx_pool.h"
 
@@ -21,6 +24,8 @@ static const bench_option options[] = {
     {"--threads", BENCH_COUNTS, "threads that touch and pin (default: the pool's choice)"},
     {"--cold", BENCH_FLAG, "do not touch the memory once before measuring"},
     {"--no-others", BENCH_FLAG, "leave out cudaHostAlloc and the single thread"},
+    {"--killed", BENCH_FLAG, "also time the end of a process that is killed"},
+    {"--hold", BENCH_FLAG, "make one pool and wait: the process that --killed kills"},
     {NULL, BENCH_FLAG, NULL}};
 
 static const char help[] =
@@ -30,7 +35,8 @@ static const char help[] =
     "touched. Small pages up to 8 GiB only. Beside it: cudaHostAlloc() of the same size, and memory on transparent "
     "huge pages that one\n"
     "thread touches and one call registers. Then copies of 64 MiB between GPU and both kinds of memory.\n"
-    "--bytes makes pools of one size only.\n"
+    "--bytes makes pools of one size only. With --killed `gone` is also shown for a process that ends by\n"
+    "SIGKILL with its pool: until the kernel has unpinned and freed everything.\n"
     "A virtual machine may get its memory from its host only when it is first used; unless --cold, all of\n"
     "the largest size is touched once before, by a pool that is not measured.\n";
 
@@ -238,6 +244,72 @@ static bool measure_other(bench *b, uint64_t bytes, other_fn *fn, const char *me
     return done;
 }
 
+/* ------------------------------------------------------------------------------------------ a process that is killed
+ */
+
+#define HOLDING "holding the pool"
+
+/* The child's part: says that the pool is there, and waits to be killed. */
+static bool hold(bench *b, uint64_t bytes)
+{
+    kvx_slot_class class = {SLOT_BYTES, (uint32_t)(bytes / SLOT_BYTES), 1, 0};
+    kvx_pool_config config = config_of(b, &class, KVX_PAGES_AUTO);
+    kvx_pool *pool = NULL;
+    if (!bench_ok(kvx_pool_create(&config, &pool), "kvx_pool_create"))
+        return false;
+    puts("\n" HOLDING);
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+
+/* A program of its own: a forked child may not use CUDA. */
+static pid_t start_holder(const bench *b, uint64_t bytes, FILE **output)
+{
+    int ends[2];
+    char size[32];
+    snprintf(size, sizeof(size), "%llu", (unsigned long long)bytes);
+    if (pipe(ends) != 0)
+        return -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        execl("/proc/self/exe", "kvx-bench", "pool", "--engine", bench_on_cpu(b) ? "cpu" : "cuda", "--bytes", size,
+              "--hold", (char *)NULL);
+        _exit(1);
+    }
+    close(ends[1]);
+    *output = fdopen(ends[0], "r");
+    return pid;
+}
+
+static bool measure_killed(bench *b, uint64_t bytes)
+{
+    char line[256] = "";
+    FILE *output = NULL;
+    int ended = 0;
+    pid_t pid = start_holder(b, bytes, &output);
+    while (pid > 0 && output && strncmp(line, HOLDING, strlen(HOLDING)) != 0)
+        if (!fgets(line, sizeof(line), output))
+            break;
+    double begin = bench_now();
+    if (pid > 0) {
+        kill(pid, SIGKILL);
+        (void)waitpid(pid, &ended, 0);
+    }
+    double spent = bench_now() - begin;
+    if (output)
+        fclose(output);
+    if (strncmp(line, HOLDING, strlen(HOLDING)) != 0) {
+        fprintf(stderr, "the process that was to be killed did not come up\n");
+        return false;
+    }
+    bench_value(b, "pool_killed", "us", spent * 1e6, "bytes=%llu", (unsigned long long)bytes);
+    printf("%-6s %-24s %29.3f %10s %12.1f\n", bench_size(bytes), "kvx, process killed", spent, "",
+           spent / gib(bytes) * 1000.0);
+    return true;
+}
+
 /* ---------------------------------------------------------------------------------------------------------- copies */
 
 #if KVX_WITH_CUDA
@@ -321,6 +393,8 @@ static bool measure_size(bench *b, uint64_t bytes, kvx_page_kind best, picture *
 {
     if (!measure_kinds(b, bytes, best, drawn))
         return false;
+    if (bench_flag(b, "--killed") && !measure_killed(b, bytes))
+        return false;
     if (bench_flag(b, "--no-others"))
         return true;
     if (!bench_on_cpu(b) && !measure_other(b, bytes, cuda_allocator, "cudaHostAlloc", &drawn->curves[CURVE_CUDA]))
@@ -393,6 +467,8 @@ static bool measure_all(bench *b, const bench_list *sizes, picture *drawn)
 static bool run(bench *b)
 {
     bench_list sizes = sizes_of(b);
+    if (bench_flag(b, "--hold"))
+        return hold(b, sizes.values[0]);
     picture drawn = {{[CURVE_READY] = {.name = "kvx pool, all of it"},
                       [CURVE_FIRST] = {.name = "kvx pool, first slots"},
                       [CURVE_CUDA] = {.name = "cudaHostAlloc"},

@@ -138,6 +138,8 @@ void kvx_ticket_untake(kvx_ctx *ctx, uint64_t ticket)
 {
     kvx_ticket_state *state = &ctx->tickets[place_of(ticket)];
     pthread_mutex_lock(&ctx->book);
+    if (ctx->next_entry == state->first + state->n) /* calls that go on and on being refused use up no places */
+        ctx->next_entry = state->first;
     state->n = 0;
     if (state->phase != KVX_TICKET_FREE) /* an empty batch that nobody asks for may have been reaped already */
         set_free(ctx, state);

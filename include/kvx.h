@@ -21,7 +21,10 @@
  *  - Streams and events are CUDA's (cudaStream_t, cudaEvent_t) with the CUDA engine and those of kvx_cpu.h with the CPU
  *    engine. kvx_store() and kvx_restore() are asynchronous and stream-ordered: they begin after the work already in
  *    `stream`, and work put into `stream` afterwards comes after the source was read (store) or the data is in place
- *    (restore). The host is never synchronised by them.
+ *    (restore). The host is never synchronised by them. One thing a restore does not wait for `stream` with: sealed
+ * bytes are copied from the slots to the GPU as soon as earlier calls of the context and `wait_event` allow, for only
+ * what is opened touches the caller's memory. Whoever has work in a stream that writes to the slots' bytes themselves
+ *    (see kvx_pool_slot_bytes()) names it by `wait_event`, or restores when it has ended.
  *  - Calls of one context that name the same slot take effect in the order in which the calls were made.
  *  - Threads: every function may be called from any thread; functions on one object may run at once, except that create
  *    and destroy need the object to themselves. Nothing here calls back into the caller, except
@@ -222,6 +225,24 @@ typedef enum kvx_tamper_policy {
     KVX_TAMPER_MISS = 1,  /**< the block's verdict only, until `tamper_budget` blocks have failed; then latch */
 } kvx_tamper_policy;
 
+/**
+ * Bursts. A store seals into a ring on the GPU, a burst of blocks at a time; the copy engine drains it while the next
+ * burst is sealed. A restore is copied into a ring and opened in bursts likewise. A burst takes the whole GPU (or
+ * `burst_sms` of it) for a short time, on streams of the lowest priority; then the ring is full and the next one waits
+ * for the copy engine. So kvx takes about (link rate / seal rate) of the GPU while it moves data, in pieces of
+ * burst_bytes / seal rate, and nothing in between: a tenth or an eighth of it in pieces of some 40 us on an H200.
+ *  - `burst_bytes` 0: at create, kvx times copies from the pool into the ring and sealing zeros within it, under a key
+ *    that is wiped again, for at most 20 ms, and chooses bursts that last about 40 us. kvx_stats has what it saw. With
+ *    burst_bytes set nothing is measured. A burst holds at least one block and at most a quarter of the ring; the first
+ *    of a store and the last of a restore are smaller (4 MiB), so that the link waits less for them. Where a call would
+ *    need more than 256 bursts they are made larger, as far as the ring allows.
+ *  - Rate: kvx holds no burst back, since nothing can wait on a GPU without holding a part of it. To stay below a rate,
+ *    submit at that rate.
+ *  - Each burst takes places in the driver's queues. With more than 256 bursts in flight in one direction, calls return
+ *    KVX_AGAIN; one call that needs more by itself is taken when nothing is in flight, and may wait for the device.
+ *  - Direct stores (KVX_HINT_IDLE) write to the pool from `direct_sms` multiprocessors and hold these until the batch
+ *    ends: kernels that expect to own the GPU can lose far more than that share. A batch below 8 MiB takes them all,
+ *    for it is soon over. */
 typedef struct kvx_config {
     size_t size;
     kvx_engine engine;
@@ -233,11 +254,13 @@ typedef struct kvx_config {
     uint32_t max_pairs;     /**< pairs in all of them together, the most one call may name; 0: 65536 */
     uint32_t max_layouts;   /**< 0: 16; at most 256 */
     uint64_t ring_bytes;    /**< device memory for each direction's ring; 0: 128 MiB, or four largest slots */
-    uint64_t burst_bytes;   /**< most bytes sealed or opened per launch; 0: a quarter of the ring */
+    uint64_t burst_bytes;   /**< bytes sealed or opened per launch, see "Bursts"; 0: by measurement */
+    uint32_t burst_sms;     /**< most multiprocessors that a burst takes; 0: all */
+    uint32_t direct_sms;    /**< most that a direct store takes; 0: as many as fill the link, by measurement */
 } kvx_config;
 #define KVX_CONFIG_INIT                                                                                                \
     {                                                                                                                  \
-        sizeof(kvx_config), KVX_ENGINE_AUTO, 0, KVX_TAMPER_LATCH, 0, 0, 0, 0, 0, 0, 0                                  \
+        sizeof(kvx_config), KVX_ENGINE_AUTO, 0, KVX_TAMPER_LATCH, 0, 0, 0, 0, 0, 0, 0, 0, 0                            \
     }
 
 /**
@@ -432,6 +455,16 @@ typedef struct kvx_stats {
     uint64_t record_bytes;    /**< device memory held for headers and records */
     uint64_t slots_free, slots_used, slots_in_flight; /**< sum = slots kept by the pool */
     char engine_note[96]; /**< why this engine (for instance: no usable GPU, with the driver's words) */
+    /* How the CUDA engine moves data; all 0 with the CPU engine. */
+    uint64_t store_bursts;    /**< sealed into the ring, for the copy engine */
+    uint64_t direct_launches; /**< sealed straight into the pool */
+    uint64_t restore_bursts;
+    uint64_t burst_bytes; /**< what a burst aims at: from kvx_config, or chosen by measurement */
+    uint64_t link_rate;   /**< bytes per second from the pool to the GPU, measured at create; 0: not measured */
+    uint64_t seal_rate;   /**< bytes per second that the whole GPU seals; likewise */
+    uint64_t measure_ns;  /**< how long measuring took */
+    uint32_t burst_sms;   /**< multiprocessors that bursts and direct stores may take */
+    uint32_t direct_sms;
 } kvx_stats;
 
 /** Fills `stats` (set stats->size first). KVX_INVALID on NULL or a size that is not this library's or smaller.

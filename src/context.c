@@ -153,7 +153,9 @@ static kvx_status make_engine(kvx_ctx *ctx, const kvx_config *config)
                                 .max_layouts = ctx->max_layouts,
                                 .tamper_budget = ctx->tamper_budget,
                                 .ring_bytes = config->ring_bytes,
-                                .burst_bytes = config->burst_bytes};
+                                .burst_bytes = config->burst_bytes,
+                                .burst_sms = config->burst_sms,
+                                .direct_sms = config->direct_sms};
     kvx_status status = kvx_keyring_random(engine.prf_key, sizeof engine.prf_key);
     if (status == KVX_OK)
         status = kvx_keyring_random(&engine.fixed_field, sizeof engine.fixed_field);
@@ -272,7 +274,7 @@ void kvx_ctx_destroy(kvx_ctx *ctx)
 
 static void fill_stats(kvx_ctx *ctx, kvx_stats *stats)
 {
-    kvx_engine_counts counts;
+    kvx_engine_counts counts = {0};
     pthread_mutex_lock(&ctx->book);
     kvx_ticket_reap(ctx);
     *stats = ctx->counts;
@@ -286,6 +288,15 @@ static void fill_stats(kvx_ctx *ctx, kvx_stats *stats)
     stats->copies = counts.copies;
     stats->host_syncs = counts.host_syncs;
     stats->record_bytes = counts.record_bytes;
+    stats->store_bursts = counts.store_bursts;
+    stats->direct_launches = counts.direct_launches;
+    stats->restore_bursts = counts.restore_bursts;
+    stats->burst_bytes = counts.burst_bytes;
+    stats->link_rate = counts.link_rate;
+    stats->seal_rate = counts.seal_rate;
+    stats->measure_ns = counts.measure_ns;
+    stats->burst_sms = counts.burst_sms;
+    stats->direct_sms = counts.direct_sms;
     stats->pool_bytes = ctx->view->bytes;
     kvx_pool_counts(ctx->pool, &stats->slots_free, &stats->slots_used, &stats->slots_in_flight);
     memcpy(stats->engine_note, ctx->engine_note, sizeof stats->engine_note);

@@ -19,6 +19,7 @@ typedef struct kvx_engine_config {
     uint32_t fixed_field;   /* first 4 bytes of every iv */
     uint64_t prf_key[2];
     uint64_t ring_bytes, burst_bytes; /* 0: the engine's choice */
+    uint32_t burst_sms, direct_sms;   /* likewise */
 } kvx_engine_config;
 
 enum kvx_op { KVX_OP_STORE, KVX_OP_RESTORE, KVX_OP_DISCARD };
@@ -37,9 +38,12 @@ typedef struct kvx_batch {
     const kvx_options *options; /* never NULL; a local copy, defaults filled in */
 } kvx_batch;
 
-/* Counters of an engine; all since create. */
+/* Counters of an engine, all since create, and how it cuts and spreads work; see kvx_stats. */
 typedef struct kvx_engine_counts {
     uint64_t launches, copies, host_syncs, record_bytes;
+    uint64_t store_bursts, direct_launches, restore_bursts;
+    uint64_t burst_bytes, link_rate, seal_rate, measure_ns;
+    uint32_t burst_sms, direct_sms;
 } kvx_engine_counts;
 
 typedef struct kvx_engine_ops {
@@ -54,8 +58,9 @@ typedef struct kvx_engine_ops {
     /* Installs or (layout NULL) forgets layout `index`; the arrays in `layout` are host copies to be copied. Blocking.
      * Not called while work names the layout. Checks that lane addresses belong to the engine's device. */
     kvx_status (*layout_set)(void *engine, uint32_t index, const kvx_dev_layout *layout);
-    /* Enqueues; never waits for the device. KVX_UNSUPPORTED if the stream is being captured. After any error nothing of
-     * the batch will happen. A batch that was accepted always ends: each pair gets a result word, also when latched. */
+    /* Enqueues; never waits for the device. KVX_UNSUPPORTED if the stream is being captured; KVX_AGAIN if too much is
+     * in flight. After any error nothing of the batch will happen. A batch that was accepted always ends: each pair
+     * gets a result word, also when latched. */
     kvx_status (*submit)(void *engine, const kvx_batch *batch);
     /* Verdict of entry `entry` (absolute, < max_pairs) for pair `index` of `ticket`: a kvx_verdict, NONE if not yet. */
     uint32_t (*poll)(void *engine, uint64_t ticket, uint32_t entry, uint32_t index);

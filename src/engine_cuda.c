@@ -111,7 +111,7 @@ static kvx_status check_lanes(const kvx_cuda *engine, const kvx_dev_layout *layo
         const kvx_dev_lane *lane = &layout->lanes[i];
         const uint64_t bytes = (uint64_t)(layout->n_blocks - 1) * lane->block_stride +
                                (uint64_t)(lane->n_rows - 1) * lane->row_stride + lane->row_bytes;
-        KVX_TRY(kvx_cuda_check_memory(engine, lane->base, bytes, 0, "lane", i));
+        KVX_TRY(kvx_cuda_check_memory(engine, lane->base, bytes, "lane", i));
     }
     return KVX_OK;
 }
@@ -211,6 +211,15 @@ static void cuda_counts(void *handle, kvx_engine_counts *counts)
     counts->copies = atomic_load(&engine->n_copies);
     counts->host_syncs = atomic_load(&engine->n_host_syncs);
     counts->record_bytes = engine->record_bytes;
+    counts->store_bursts = atomic_load(&engine->n_store_bursts);
+    counts->direct_launches = atomic_load(&engine->n_direct_launches);
+    counts->restore_bursts = atomic_load(&engine->n_restore_bursts);
+    counts->burst_bytes = engine->pace.burst_bytes;
+    counts->link_rate = engine->pace.link_rate;
+    counts->seal_rate = engine->pace.seal_rate;
+    counts->measure_ns = engine->pace.measure_ns;
+    counts->burst_sms = engine->pace.burst_sms;
+    counts->direct_sms = engine->pace.direct_sms;
 }
 
 #ifdef KVX_TESTING
@@ -266,7 +275,7 @@ static kvx_status cuda_words(void *handle, kvx_dev_words *words, int set)
 static kvx_status cuda_export_rings(void *handle, void *bytes, uint64_t *n_bytes)
 {
     kvx_cuda *engine = handle;
-    const uint64_t ring_bytes = KVX_CUDA_RING_CHUNKS * engine->burst_bytes;
+    const uint64_t ring_bytes = KVX_CUDA_RING_CHUNKS * engine->pace.chunk_bytes;
     kvx_cuda_guard guard;
     cudaError_t error;
     uint32_t i;

@@ -3,9 +3,9 @@
 #define KVX_SRC_ENGINE_CUDA_H
 /*
  * What the files of the CUDA engine share. engine_cuda.c: keys, layouts, answers; engine_cuda_create.c: life;
- * engine_cuda_memory.c: memory of the device; engine_cuda_transfer.c: streams and events of a batch;
- * engine_cuda_copy.c: the copy engine. Functions
- * that return a cudaError_t leave it to their caller to note it.
+ * engine_cuda_memory.c: memory of the device; engine_cuda_pace.c: how large bursts are and how many multiprocessors
+ * they take; engine_cuda_submit.c: whether a batch can be taken; engine_cuda_transfer.c: its streams and events;
+ * engine_cuda_copy.c: the copy engine. Functions that return a cudaError_t leave it to their caller to note it.
  */
 #include <stdatomic.h>
 
@@ -18,6 +18,8 @@
 
 #define KVX_CUDA_RING_CHUNKS 4u
 #define KVX_CUDA_BLOCKS 16u
+#define KVX_CUDA_BURSTS 256u           /* of one call, as far as the ring allows */
+#define KVX_CUDA_BURSTS_IN_FLIGHT 320u /* of all calls of a pipeline */
 
 enum kvx_cuda_stream {
     KVX_CUDA_STORE_COMPUTE,
@@ -42,6 +44,26 @@ typedef struct kvx_cuda_ring {
     cudaEvent_t free_events[KVX_CUDA_RING_CHUNKS];
     uint32_t next;
 } kvx_cuda_ring;
+
+/* How a batch is cut and spread. Constant after create. */
+typedef struct kvx_cuda_pace {
+    uint64_t chunk_bytes; /* of a ring chunk: the most that a burst may hold */
+    uint64_t burst_bytes; /* what bursts aim at */
+    uint32_t burst_sms, direct_sms;
+    uint64_t link_rate, seal_rate, measure_ns; /* bytes a second, as measured at create; 0: not measured */
+} kvx_cuda_pace;
+
+/* Bursts of one pipeline that may not have ended, by batch, oldest first. Each holds places in the driver's queues,
+ * which are bounded: a call that found them full would wait for the device. */
+typedef struct kvx_cuda_flight {
+    uint64_t ticket;
+    uint32_t ticket_index, n_bursts;
+} kvx_cuda_flight;
+typedef struct kvx_cuda_pipeline {
+    kvx_cuda_flight *flights; /* max_tickets, used round */
+    uint32_t first, n;
+    uint64_t n_bursts; /* of all flights */
+} kvx_cuda_pipeline;
 
 /* Host memory that is locked, and wiped when the engine goes. */
 typedef struct kvx_cuda_secrets {
@@ -70,10 +92,12 @@ typedef struct kvx_cuda {
     kvx_cuda_block blocks[KVX_CUDA_BLOCKS];
     uint32_t n_blocks;
     cudaStream_t streams[KVX_CUDA_STREAMS];
-    cudaEvent_t mark;  /* recorded and waited for at once, for all joints */
-    cudaEvent_t *done; /* max_tickets */
+    cudaEvent_t mark;       /* recorded and waited for at once, for all joints */
+    cudaEvent_t *done;      /* max_tickets */
+    uint64_t *done_tickets; /* max_tickets: the ticket of each event's newest record */
     kvx_cuda_ring store_ring, restore_ring;
-    uint64_t burst_bytes;
+    kvx_cuda_pace pace;
+    kvx_cuda_pipeline pipelines[2]; /* stores and discards; restores */
     kvx_cuda_copier copier;
     kvx_plan *plan;
     uint32_t key_generation;
@@ -83,7 +107,9 @@ typedef struct kvx_cuda {
     enum kvx_cuda_stream store_tail; /* stream that holds the newest commit or discard */
     atomic_int lost;
     uint32_t submitting; /* host synchronisations count now */
+    uint32_t n_bursts;   /* of the batch that is being submitted */
     atomic_uint_fast64_t n_launches, n_copies, n_host_syncs;
+    atomic_uint_fast64_t n_store_bursts, n_direct_launches, n_restore_bursts;
     uint64_t record_bytes;
 } kvx_cuda;
 
@@ -108,10 +134,18 @@ void kvx_cuda_free_all(kvx_cuda *engine);
 /* Copies between host and device on the setup stream and waits. */
 cudaError_t kvx_cuda_upload(kvx_cuda *engine, void *dev, const void *host, uint64_t bytes);
 cudaError_t kvx_cuda_download(kvx_cuda *engine, void *host, const void *dev, uint64_t bytes);
-/* KVX_OK if [address, address + bytes) begins and ends in memory that this device may use, else KVX_INVALID; `what`
- * and `index` name it in the note. `host_too`: mapped host memory will do. */
-kvx_status kvx_cuda_check_memory(const kvx_cuda *engine, uint64_t address, uint64_t bytes, int host_too,
-                                 const char *what, uint32_t index);
+/* KVX_OK if [address, address + bytes) lies in memory of this device without a hole, else KVX_INVALID; `what` and
+ * `index` name it in the note. Takes a driver call for each allocation that it meets. */
+kvx_status kvx_cuda_check_memory(const kvx_cuda *engine, uint64_t address, uint64_t bytes, const char *what,
+                                 uint32_t index);
+/* The same for each call's small arrays: looks at the ends only; mapped host memory will do. */
+kvx_status kvx_cuda_check_ends(const kvx_cuda *engine, uint64_t address, uint64_t bytes, const char *what);
+
+/* Sizes the rings' chunks from the configuration. */
+kvx_status kvx_cuda_pace_chunks(kvx_cuda *engine);
+/* Chooses bursts and quotas: from the configuration, else by measuring. Before any key or layout is installed; leaves
+ * rings and key slots zero. */
+kvx_status kvx_cuda_pace_choose(kvx_cuda *engine);
 
 /* Allocates the copier and finds out whether batched copies work. */
 kvx_status kvx_cuda_copier_create(kvx_cuda *engine);
@@ -126,5 +160,9 @@ cudaError_t kvx_cuda_synchronize(kvx_cuda *engine, enum kvx_cuda_stream stream);
 kvx_status kvx_cuda_create(const kvx_engine_config *config, void **engine);
 int kvx_cuda_destroy(void *engine);
 kvx_status kvx_cuda_submit(void *engine, const kvx_batch *batch);
+
+/* Begins the plan of a store or restore, then enqueues; discards need no plan. The caller has checked everything. */
+void kvx_cuda_begin_plan(kvx_cuda *engine, const kvx_batch *batch);
+cudaError_t kvx_cuda_enqueue(kvx_cuda *engine, const kvx_batch *batch);
 
 #endif

@@ -71,49 +71,22 @@ static kvx_status make_host_memory(kvx_cuda *engine)
 {
     const kvx_engine_config *config = &engine->config;
     void *secrets = NULL;
+    uint32_t i;
     engine->done = calloc(config->max_tickets, sizeof *engine->done);
+    engine->done_tickets = calloc(config->max_tickets, sizeof *engine->done_tickets);
+    for (i = 0; i < 2; i++)
+        engine->pipelines[i].flights = calloc(config->max_tickets, sizeof *engine->pipelines[i].flights);
     engine->host_layouts = calloc(KVX_LAYOUTS_LIMIT, sizeof *engine->host_layouts);
     engine->host_segments = calloc((size_t)config->max_layouts * KVX_UNITS_LIMIT, sizeof *engine->host_segments);
     engine->plan = calloc(1, sizeof *engine->plan);
-    if (!engine->done || !engine->host_layouts || !engine->host_segments || !engine->plan)
+    if (!engine->done || !engine->done_tickets || !engine->pipelines[0].flights || !engine->pipelines[1].flights ||
+        !engine->host_layouts || !engine->host_segments || !engine->plan)
         return kvx_note(KVX_NO_MEMORY, "no host memory for %u tickets and %u layouts", config->max_tickets,
                         config->max_layouts);
     KVX_TRY(kvx_secmem_map(sizeof *engine->secrets, &secrets));
     engine->secrets = secrets;
     memcpy(engine->secrets->prf_key, config->prf_key, sizeof config->prf_key);
     kvx_secmem_wipe(engine->config.prf_key, sizeof engine->config.prf_key);
-    return KVX_OK;
-}
-
-static uint64_t largest_slot(const kvx_pool_view *pool)
-{
-    uint64_t largest = 0;
-    uint32_t i;
-    for (i = 0; i < pool->n_classes; i++)
-        if (pool->classes[i].slot_bytes > largest)
-            largest = pool->classes[i].slot_bytes;
-    return largest;
-}
-
-static kvx_status size_rings(kvx_cuda *engine)
-{
-    const kvx_engine_config *config = &engine->config;
-    const uint64_t largest = largest_slot(config->pool), unit = KVX_SLOT_ALIGN, limit = 1ull << 40;
-    uint64_t ring = config->ring_bytes, burst = config->burst_bytes;
-    if (ring > limit || burst > limit)
-        return kvx_note(KVX_INVALID, "kvx_config.ring_bytes or burst_bytes is above 2^40");
-    if (ring == 0 && burst == 0)
-        ring = 128u << 20 > KVX_CUDA_RING_CHUNKS * largest ? 128u << 20 : KVX_CUDA_RING_CHUNKS * largest;
-    if (burst == 0)
-        burst = ring / KVX_CUDA_RING_CHUNKS;
-    burst = burst / unit * unit;
-    if (burst < largest)
-        return kvx_note(KVX_INVALID, "kvx_config.burst_bytes (or a quarter of ring_bytes) is %llu, a slot has %llu",
-                        (unsigned long long)burst, (unsigned long long)largest);
-    if (ring != 0 && ring / KVX_CUDA_RING_CHUNKS < burst)
-        return kvx_note(KVX_INVALID, "kvx_config.ring_bytes is %llu, must hold %u bursts of %llu",
-                        (unsigned long long)ring, KVX_CUDA_RING_CHUNKS, (unsigned long long)burst);
-    engine->burst_bytes = burst;
     return KVX_OK;
 }
 
@@ -128,7 +101,7 @@ static kvx_status make_device_memory(kvx_cuda *engine)
 {
     const kvx_engine_config *config = &engine->config;
     const kvx_pool_view *pool = config->pool;
-    const uint64_t ring = engine->burst_bytes * KVX_CUDA_RING_CHUNKS;
+    const uint64_t ring = engine->pace.chunk_bytes * KVX_CUDA_RING_CHUNKS;
     kvx_dev *dev = &engine->dev;
     const wanted_block wanted[] = {
         {ring, 1, "the store ring", &engine->store_ring.dev},
@@ -230,7 +203,7 @@ static kvx_status prepare_kernels(kvx_cuda *engine)
 static kvx_status make_all(kvx_cuda *engine)
 {
     cudaError_t error;
-    KVX_TRY(size_rings(engine));
+    KVX_TRY(kvx_cuda_pace_chunks(engine));
     KVX_TRY(make_host_memory(engine));
     KVX_TRY(make_streams(engine));
     KVX_TRY(make_events(engine));
@@ -239,7 +212,7 @@ static kvx_status make_all(kvx_cuda *engine)
     KVX_TRY(make_results(engine));
     KVX_TRY(kvx_cuda_copier_create(engine));
     error = upload_tables(engine); /* waits, so all zeroing has ended too */
-    return error == cudaSuccess ? KVX_OK : kvx_cuda_note("uploading the tables", error);
+    return error == cudaSuccess ? kvx_cuda_pace_choose(engine) : kvx_cuda_note("uploading the tables", error);
 }
 
 /* Nothing of what the memory held is left to its next owner. */
@@ -266,6 +239,9 @@ static void free_all(kvx_cuda *engine, int idle)
     free(engine->plan);
     free(engine->host_segments);
     free(engine->host_layouts);
+    free(engine->pipelines[1].flights);
+    free(engine->pipelines[0].flights);
+    free(engine->done_tickets);
     free(engine->done);
     free(engine);
 }

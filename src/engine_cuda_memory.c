@@ -20,14 +20,15 @@ typedef struct driver {
     PFN_cuMemRelease_v10020 release;
 } driver;
 
-static int find(const char *name, void *function)
+static int find(const char *name, int version, void *function)
 {
     void *found = NULL;
     enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
     cudaError_t error;
 #if CUDART_VERSION >= 12050
-    error = cudaGetDriverEntryPointByVersion(name, &found, 10020, cudaEnableDefault, &result);
+    error = cudaGetDriverEntryPointByVersion(name, &found, (unsigned)version, cudaEnableDefault, &result);
 #else
+    (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
     if (error != cudaSuccess || result != cudaDriverEntryPointSuccess || !found)
@@ -38,10 +39,10 @@ static int find(const char *name, void *function)
 
 static int find_driver(driver *d)
 {
-    return find("cuMemGetAllocationGranularity", &d->granularity) && find("cuMemCreate", &d->create) &&
-           find("cuMemAddressReserve", &d->reserve) && find("cuMemMap", &d->map) &&
-           find("cuMemSetAccess", &d->set_access) && find("cuMemUnmap", &d->unmap) &&
-           find("cuMemAddressFree", &d->free_address) && find("cuMemRelease", &d->release);
+    return find("cuMemGetAllocationGranularity", 10020, &d->granularity) && find("cuMemCreate", 10020, &d->create) &&
+           find("cuMemAddressReserve", 10020, &d->reserve) && find("cuMemMap", 10020, &d->map) &&
+           find("cuMemSetAccess", 10020, &d->set_access) && find("cuMemUnmap", 10020, &d->unmap) &&
+           find("cuMemAddressFree", 10020, &d->free_address) && find("cuMemRelease", 10020, &d->release);
 }
 
 static CUmemAllocationProp properties(int device)
@@ -175,9 +176,27 @@ static kvx_status check_address(const kvx_cuda *engine, uint64_t address, int ho
     return KVX_OK;
 }
 
-kvx_status kvx_cuda_check_memory(const kvx_cuda *engine, uint64_t address, uint64_t bytes, int host_too,
-                                 const char *what, uint32_t index)
+kvx_status kvx_cuda_check_ends(const kvx_cuda *engine, uint64_t address, uint64_t bytes, const char *what)
 {
-    KVX_TRY(check_address(engine, address, host_too, what, index));
-    return check_address(engine, address + bytes - 1, host_too, what, index);
+    KVX_TRY(check_address(engine, address, 1, what, 0));
+    return check_address(engine, address + bytes - 1, 1, what, 0);
+}
+
+/* Memory without a hole may be several allocations side by side: mapped one by one into a reserved range. */
+kvx_status kvx_cuda_check_memory(const kvx_cuda *engine, uint64_t address, uint64_t bytes, const char *what,
+                                 uint32_t index)
+{
+    PFN_cuMemGetAddressRange_v3020 range_of;
+    uint64_t at = address;
+    if (!find("cuMemGetAddressRange", 3020, &range_of))
+        return kvx_note(KVX_UNSUPPORTED, "the driver has no cuMemGetAddressRange");
+    while (at - address < bytes) {
+        CUdeviceptr base = 0;
+        size_t size = 0;
+        KVX_TRY(check_address(engine, at, 0, what, index));
+        if (range_of(&base, &size, (CUdeviceptr)at) != CUDA_SUCCESS || at - base >= size)
+            return kvx_note(KVX_INVALID, "%s %u: nothing is allocated at 0x%llx", what, index, (unsigned long long)at);
+        at = base + size;
+    }
+    return KVX_OK;
 }

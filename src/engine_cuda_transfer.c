@@ -5,23 +5,32 @@
  *
  *   staged store    C, W, A -> [store compute]  per burst: free[k] ->  seal into chunk k
  *                                                          seal    ->  [store copy]    chunk k -> slots, record free[k]
- *                                                          free[k] ->  [store commit]  commit
+ *                              per COMMIT_PAIRS pairs, and at the end: free[k] ->  [store commit]  commit
  *                              after the last seal: record released, C waits (join); after the last commit: done
  *   direct store    C, W, A, store commit's tail -> [store compute]  seal and commit, <= 2000 pairs a launch;
- *                                                                    released, join, done
+ *                                                                    released, done, C waits (join)
  *   discard         A, store compute's tail if a direct store was last -> [store commit]  discard; done
- *   restore         C, W, A -> [restore copy]   per burst: free[k] ->  slots -> chunk k
- *                                               copied  ->  [restore compute]  open chunk k, record free[k];
+ *   restore         W, A -> [restore copy]      per burst: free[k] ->  slots -> chunk k
+ *                   C, copied  ->  [restore compute]  open chunk k, record free[k];
  *                              after a run of segments: its events, its flags; after the last: done, C waits (join)
  *
  * The copy streams carry copies only, so that one follows the other without a gap (docs/benchmarks.md has what a commit
- * between two copies cost). Seal launches all run on one stream, one after the
- * other: the count of CTAs that tells the last one needs that. Commits and discards are in the order of the calls: both
- * run on store commit, a direct store waits for that stream, and what follows a direct store there waits for store
- * compute (through the seal event of each burst, or explicitly). `mark` serves all joints: to wait for an event means
- * for its newest record, and calls of one engine are serialised.
+ * between two copies cost). Seal launches all run on one stream, one after the other: the count of CTAs that tells the
+ * last one needs that. Commits and discards are in the order of the calls: both run on store commit, a direct store
+ * waits for that stream, and what follows a direct store there waits for store compute (through the seal event of each
+ * burst, or explicitly). `mark` serves all joints: to wait for an event means for its newest record, and calls of one
+ * engine are serialised.
+ *
+ * A restore's copies do not wait for the caller's stream, so that of two joined restores the second one's copies run
+ * while the first one is opened. Nothing of the caller's is touched by them: they read slots, which only calls of this
+ * context write (A orders those) or work that the caller names by W, and write the ring.
  */
 #include "engine_cuda.h"
+
+#define COMMIT_PAIRS 1000u /* a launch for fewer would be one more a burst */
+#define URGENT_BYTES                                                                                                   \
+    (8ull << 20) /* a direct store below that is over before anybody could miss the multiprocessors                    \
+                  */
 
 /* From here on nothing can be taken back. */
 static cudaError_t launched(kvx_cuda *engine, int error)
@@ -66,14 +75,15 @@ static cudaError_t try_events(kvx_cuda *engine, const kvx_options *options, enum
     return error;
 }
 
-/* The batch begins after the caller's stream and event, and after the batch of the other pipeline. */
-static cudaError_t fork_from(kvx_cuda *engine, const kvx_batch *batch, enum kvx_cuda_stream first)
+/* `first` begins after the caller's event and the batch of the other pipeline, `caller` after the caller's stream. */
+static cudaError_t fork_from(kvx_cuda *engine, const kvx_batch *batch, enum kvx_cuda_stream first,
+                             enum kvx_cuda_stream caller)
 {
     cudaError_t error = cudaSuccess;
     if (batch->op != KVX_OP_DISCARD) {
         error = cudaEventRecord(engine->mark, batch->options->stream);
         if (error == cudaSuccess)
-            error = wait_for(engine, first, engine->mark);
+            error = wait_for(engine, caller, engine->mark);
         if (error == cudaSuccess && batch->options->wait_event)
             error = wait_for(engine, first, batch->options->wait_event);
     }
@@ -86,17 +96,16 @@ static cudaError_t fork_from(kvx_cuda *engine, const kvx_batch *batch, enum kvx_
 static cudaError_t finish(kvx_cuda *engine, const kvx_batch *batch, enum kvx_cuda_stream last)
 {
     cudaError_t error = record(engine, engine->done[batch->ticket_index], last);
+    engine->done_tickets[batch->ticket_index] = batch->ticket;
     return error == cudaSuccess ? record(engine, batch->options->done_event, last) : error;
 }
 
-/* The caller's stream goes on after what `stream` has now. */
-static cudaError_t join(kvx_cuda *engine, const kvx_batch *batch, enum kvx_cuda_stream stream)
+/* The caller's stream goes on after `event`. */
+static cudaError_t join(const kvx_batch *batch, cudaEvent_t event)
 {
-    cudaError_t error;
     if (batch->options->hints & KVX_HINT_NO_JOIN)
         return cudaSuccess;
-    error = record(engine, engine->mark, stream);
-    return error == cudaSuccess ? cudaStreamWaitEvent(batch->options->stream, engine->mark, 0) : error;
+    return cudaStreamWaitEvent(batch->options->stream, event, 0);
 }
 
 static kvx_work work_of(const kvx_batch *batch, const kvx_burst *burst)
@@ -112,15 +121,34 @@ static kvx_work work_of(const kvx_batch *batch, const kvx_burst *burst)
     return work;
 }
 
-static void begin_plan(kvx_cuda *engine, const kvx_batch *batch, enum kvx_plan_mode mode)
+static int is_direct(const kvx_cuda *engine, const kvx_batch *batch)
 {
-    const kvx_plan_batch plan = {.pool = engine->config.pool,
-                                 .layouts = engine->host_layouts,
-                                 .pairs = batch->pairs,
-                                 .n = batch->n,
-                                 .mode = mode,
-                                 .burst_bytes = engine->burst_bytes};
+    return batch->op == KVX_OP_STORE && (batch->options->hints & KVX_HINT_IDLE) && engine->can_direct;
+}
+
+static int is_by_segment(const kvx_options *options)
+{
+    return options->n_segment_events || options->n_flags;
+}
+
+void kvx_cuda_begin_plan(kvx_cuda *engine, const kvx_batch *batch)
+{
+    const kvx_cuda_pace *pace = &engine->pace;
+    kvx_plan_batch plan = {.pool = engine->config.pool,
+                           .layouts = engine->host_layouts,
+                           .pairs = batch->pairs,
+                           .n = batch->n,
+                           .mode = KVX_PLAN_WHOLE,
+                           .ramp = batch->op == KVX_OP_STORE ? KVX_PLAN_GROW : KVX_PLAN_SHRINK,
+                           .chunk_bytes = pace->chunk_bytes,
+                           .burst_bytes = pace->burst_bytes};
+    if (is_direct(engine, batch))
+        plan.mode = KVX_PLAN_DIRECT;
+    else if (batch->op == KVX_OP_RESTORE && is_by_segment(batch->options))
+        plan.mode = KVX_PLAN_SEGMENTS;
     kvx_plan_begin(engine->plan, &plan);
+    if (engine->plan->n_bytes / KVX_CUDA_BURSTS > pace->burst_bytes)
+        engine->plan->batch.burst_bytes = engine->plan->n_bytes / KVX_CUDA_BURSTS;
 }
 
 /* The place of the batch's "source released" word. Never 0: result words of pairs come first. */
@@ -131,66 +159,114 @@ static uint32_t released_result(const kvx_cuda *engine, const kvx_batch *batch)
 
 /* ----------------------------------------------------------------------------------------------------------- stores */
 
+/* What seals or opens, on at most n_sms multiprocessors. */
+static kvx_dev limited(const kvx_cuda *engine, uint32_t n_sms)
+{
+    kvx_dev dev = engine->dev;
+    dev.n_sms = n_sms;
+    return dev;
+}
+
+static cudaError_t seal_burst(kvx_cuda *engine, const kvx_batch *batch, const kvx_burst *burst, uint8_t *staged)
+{
+    const kvx_dev dev = limited(engine, engine->pace.burst_sms);
+    kvx_work work = work_of(batch, burst);
+    cudaError_t error;
+    work.staged = staged;
+    work.released_result = burst->ends_batch ? released_result(engine, batch) : 0;
+    error = launched(engine, kvx_launch_seal(&dev, &work, batch->pairs + burst->first_pair,
+                                             engine->streams[KVX_CUDA_STORE_COMPUTE]));
+    return error == cudaSuccess ? order(engine, KVX_CUDA_STORE_COMPUTE, KVX_CUDA_STORE_COPY) : error;
+}
+
 static cudaError_t store_burst(kvx_cuda *engine, const kvx_batch *batch, const kvx_burst *burst)
 {
     const uint32_t chunk = engine->store_ring.next;
-    const kvx_work_pair *pairs = batch->pairs + burst->first_pair;
+    uint8_t *staged = engine->store_ring.dev + chunk * engine->pace.chunk_bytes;
     cudaEvent_t chunk_free = engine->store_ring.free_events[chunk];
-    kvx_work work = work_of(batch, burst);
     cudaError_t error = wait_for(engine, KVX_CUDA_STORE_COMPUTE, chunk_free);
-    work.staged = engine->store_ring.dev + chunk * engine->burst_bytes;
-    work.released_result = burst->ends_batch ? released_result(engine, batch) : 0;
     engine->store_ring.next = (chunk + 1) % KVX_CUDA_RING_CHUNKS;
+    engine->n_bursts++;
     if (error == cudaSuccess)
-        error = launched(engine, kvx_launch_seal(&engine->dev, &work, pairs, engine->streams[KVX_CUDA_STORE_COMPUTE]));
+        error = seal_burst(engine, batch, burst, staged);
     if (error == cudaSuccess)
-        error = order(engine, KVX_CUDA_STORE_COMPUTE, KVX_CUDA_STORE_COPY);
-    if (error == cudaSuccess)
-        error = kvx_cuda_copy(engine, burst, work.staged, 1, engine->streams[KVX_CUDA_STORE_COPY]);
-    if (error == cudaSuccess)
-        error = record(engine, chunk_free, KVX_CUDA_STORE_COPY);
-    if (error == cudaSuccess)
-        error = wait_for(engine, KVX_CUDA_STORE_COMMIT, chunk_free);
-    if (error == cudaSuccess)
-        error = launched(engine, kvx_launch_commit(&engine->dev, &work, pairs, engine->streams[KVX_CUDA_STORE_COMMIT]));
+        error = kvx_cuda_copy(engine, burst, staged, 1, engine->streams[KVX_CUDA_STORE_COPY]);
+    return error == cudaSuccess ? record(engine, chunk_free, KVX_CUDA_STORE_COPY) : error;
+}
+
+typedef int (*pairs_launch)(const kvx_dev *, const kvx_work *, const kvx_work_pair *, void *);
+
+/* Launches a kernel that moves no data for pairs [first, end), on store commit. */
+static cudaError_t launch_pairs(kvx_cuda *engine, const kvx_batch *batch, pairs_launch launch, uint32_t first,
+                                uint32_t end)
+{
+    cudaError_t error = cudaSuccess;
+    while (error == cudaSuccess && first < end) {
+        kvx_burst burst = {.first_pair = first};
+        kvx_work work;
+        burst.n_pairs = end - first < KVX_PAIRS_PER_LAUNCH ? end - first : KVX_PAIRS_PER_LAUNCH;
+        work = work_of(batch, &burst);
+        error =
+            launched(engine, launch(&engine->dev, &work, batch->pairs + first, engine->streams[KVX_CUDA_STORE_COMMIT]));
+        first += burst.n_pairs;
+    }
     return error;
+}
+
+/* Commits what store copy has been given up to now. */
+static cudaError_t commit(kvx_cuda *engine, const kvx_batch *batch, uint32_t first, uint32_t end)
+{
+    const uint32_t newest = (engine->store_ring.next + KVX_CUDA_RING_CHUNKS - 1) % KVX_CUDA_RING_CHUNKS;
+    cudaError_t error = wait_for(engine, KVX_CUDA_STORE_COMMIT, engine->store_ring.free_events[newest]);
+    return error == cudaSuccess ? launch_pairs(engine, batch, kvx_launch_commit, first, end) : error;
 }
 
 static cudaError_t store_staged(kvx_cuda *engine, const kvx_batch *batch)
 {
+    uint32_t committed = 0;
     cudaError_t error = cudaSuccess;
     kvx_burst burst;
-    begin_plan(engine, batch, KVX_PLAN_WHOLE);
     if (batch->n == 0)
         return order(engine, KVX_CUDA_STORE_COMPUTE, KVX_CUDA_STORE_COMMIT);
-    while (error == cudaSuccess && kvx_plan_next(engine->plan, &burst))
+    while (error == cudaSuccess && kvx_plan_next(engine->plan, &burst)) {
+        const uint32_t end = burst.first_pair + burst.n_pairs;
         error = store_burst(engine, batch, &burst);
+        if (error != cudaSuccess || (!burst.ends_batch && end - committed < COMMIT_PAIRS))
+            continue;
+        error = commit(engine, batch, committed, end);
+        committed = end;
+    }
+    atomic_fetch_add(&engine->n_store_bursts, engine->n_bursts);
     return error;
 }
 
 static cudaError_t store_direct(kvx_cuda *engine, const kvx_batch *batch)
 {
+    const int urgent = engine->plan->n_bytes < URGENT_BYTES && engine->config.direct_sms == 0;
+    const kvx_dev dev = limited(engine, urgent ? engine->dev.n_sms : engine->pace.direct_sms);
     cudaError_t error = cudaSuccess;
     kvx_burst burst;
     if (engine->store_tail != KVX_CUDA_STORE_COMPUTE)
         error = order(engine, KVX_CUDA_STORE_COMMIT, KVX_CUDA_STORE_COMPUTE);
-    begin_plan(engine, batch, KVX_PLAN_DIRECT);
     while (error == cudaSuccess && kvx_plan_next(engine->plan, &burst)) {
         kvx_work work = work_of(batch, &burst);
         work.commit = 1;
         work.released_result = burst.ends_batch ? released_result(engine, batch) : 0;
-        error = launched(engine, kvx_launch_seal(&engine->dev, &work, batch->pairs + burst.first_pair,
+        error = launched(engine, kvx_launch_seal(&dev, &work, batch->pairs + burst.first_pair,
                                                  engine->streams[KVX_CUDA_STORE_COMPUTE]));
+        engine->n_bursts++;
     }
+    atomic_fetch_add(&engine->n_direct_launches, engine->n_bursts);
     return error;
 }
 
-/* What follows the last seal on store compute is "released": copies and commits are on the other stream. */
+/* What follows the last seal on store compute is "released": copies and commits are on other streams. Of a staged
+ * store `mark` is that place already: its last burst was handed on there. */
 static cudaError_t enqueue_store(kvx_cuda *engine, const kvx_batch *batch)
 {
-    const int direct = (batch->options->hints & KVX_HINT_IDLE) && engine->can_direct;
+    const int direct = is_direct(engine, batch);
     const enum kvx_cuda_stream last = direct ? KVX_CUDA_STORE_COMPUTE : KVX_CUDA_STORE_COMMIT;
-    cudaError_t error = fork_from(engine, batch, KVX_CUDA_STORE_COMPUTE);
+    cudaError_t error = fork_from(engine, batch, KVX_CUDA_STORE_COMPUTE, KVX_CUDA_STORE_COMPUTE);
     if (error == cudaSuccess)
         error = direct ? store_direct(engine, batch) : store_staged(engine, batch);
     if (error == cudaSuccess)
@@ -198,7 +274,7 @@ static cudaError_t enqueue_store(kvx_cuda *engine, const kvx_batch *batch)
     if (error == cudaSuccess)
         error = finish(engine, batch, last);
     if (error == cudaSuccess)
-        error = join(engine, batch, KVX_CUDA_STORE_COMPUTE);
+        error = join(batch, direct ? engine->done[batch->ticket_index] : engine->mark);
     if (error == cudaSuccess)
         engine->store_tail = last;
     return error;
@@ -206,20 +282,11 @@ static cudaError_t enqueue_store(kvx_cuda *engine, const kvx_batch *batch)
 
 static cudaError_t enqueue_discard(kvx_cuda *engine, const kvx_batch *batch)
 {
-    cudaError_t error = fork_from(engine, batch, KVX_CUDA_STORE_COMMIT);
-    uint32_t first, n;
+    cudaError_t error = fork_from(engine, batch, KVX_CUDA_STORE_COMMIT, KVX_CUDA_STORE_COMMIT);
     if (error == cudaSuccess && engine->store_tail == KVX_CUDA_STORE_COMPUTE)
         error = order(engine, KVX_CUDA_STORE_COMPUTE, KVX_CUDA_STORE_COMMIT);
-    for (first = 0; error == cudaSuccess && first < batch->n; first += n) {
-        const uint32_t left = batch->n - first;
-        kvx_burst burst = {.first_pair = first};
-        kvx_work work;
-        n = left < KVX_PAIRS_PER_LAUNCH ? left : KVX_PAIRS_PER_LAUNCH;
-        burst.n_pairs = n;
-        work = work_of(batch, &burst);
-        error = launched(engine, kvx_launch_discard(&engine->dev, &work, batch->pairs + first,
-                                                    engine->streams[KVX_CUDA_STORE_COMMIT]));
-    }
+    if (error == cudaSuccess)
+        error = launch_pairs(engine, batch, kvx_launch_discard, 0, batch->n);
     if (error == cudaSuccess)
         error = finish(engine, batch, KVX_CUDA_STORE_COMMIT);
     if (error == cudaSuccess)
@@ -234,17 +301,18 @@ static cudaError_t restore_burst(kvx_cuda *engine, const kvx_batch *batch, const
     const uint32_t chunk = engine->restore_ring.next;
     cudaEvent_t chunk_free = engine->restore_ring.free_events[chunk];
     cudaStream_t compute_stream = engine->streams[KVX_CUDA_RESTORE_COMPUTE];
+    const kvx_dev dev = limited(engine, engine->pace.burst_sms);
     kvx_work work = work_of(batch, burst);
     cudaError_t error = wait_for(engine, KVX_CUDA_RESTORE_COPY, chunk_free);
-    work.staged = engine->restore_ring.dev + chunk * engine->burst_bytes;
+    work.staged = engine->restore_ring.dev + chunk * engine->pace.chunk_bytes;
     engine->restore_ring.next = (chunk + 1) % KVX_CUDA_RING_CHUNKS;
+    engine->n_bursts++;
     if (error == cudaSuccess)
         error = kvx_cuda_copy(engine, burst, work.staged, 0, engine->streams[KVX_CUDA_RESTORE_COPY]);
     if (error == cudaSuccess)
         error = order(engine, KVX_CUDA_RESTORE_COPY, KVX_CUDA_RESTORE_COMPUTE);
     if (error == cudaSuccess)
-        error =
-            launched(engine, kvx_launch_open(&engine->dev, &work, batch->pairs + burst->first_pair, compute_stream));
+        error = launched(engine, kvx_launch_open(&dev, &work, batch->pairs + burst->first_pair, compute_stream));
     return error == cudaSuccess ? record(engine, chunk_free, KVX_CUDA_RESTORE_COMPUTE) : error;
 }
 
@@ -270,13 +338,11 @@ static cudaError_t announce(kvx_cuda *engine, const kvx_options *options, uint32
 static cudaError_t restore_bursts(kvx_cuda *engine, const kvx_batch *batch)
 {
     const kvx_options *options = batch->options;
-    const int by_segment = options->n_segment_events || options->n_flags;
     uint32_t announced = 0;
     cudaError_t error = cudaSuccess;
     kvx_burst burst;
     if (batch->n == 0)
         error = order(engine, KVX_CUDA_RESTORE_COPY, KVX_CUDA_RESTORE_COMPUTE);
-    begin_plan(engine, batch, by_segment ? KVX_PLAN_SEGMENTS : KVX_PLAN_WHOLE);
     while (error == cudaSuccess && kvx_plan_next(engine->plan, &burst)) {
         error = restore_burst(engine, batch, &burst);
         if (error != cudaSuccess || !burst.ends_run || burst.ends_batch)
@@ -284,111 +350,23 @@ static cudaError_t restore_bursts(kvx_cuda *engine, const kvx_batch *batch)
         error = announce(engine, options, announced, burst.run_end);
         announced = burst.run_end;
     }
+    atomic_fetch_add(&engine->n_restore_bursts, engine->n_bursts);
     return error == cudaSuccess ? announce(engine, options, announced, UINT32_MAX) : error;
 }
 
 static cudaError_t enqueue_restore(kvx_cuda *engine, const kvx_batch *batch)
 {
-    cudaError_t error = fork_from(engine, batch, KVX_CUDA_RESTORE_COPY);
+    cudaError_t error = fork_from(engine, batch, KVX_CUDA_RESTORE_COPY, KVX_CUDA_RESTORE_COMPUTE);
     if (error == cudaSuccess)
         error = restore_bursts(engine, batch);
     if (error == cudaSuccess)
         error = finish(engine, batch, KVX_CUDA_RESTORE_COMPUTE);
-    return error == cudaSuccess ? join(engine, batch, KVX_CUDA_RESTORE_COMPUTE) : error;
+    return error == cudaSuccess ? join(batch, engine->done[batch->ticket_index]) : error;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- submit */
-
-static kvx_status check_stream(const kvx_cuda *engine, cudaStream_t stream)
-{
-    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    cudaError_t error = cudaStreamIsCapturing(stream, &capture);
-    if (error == cudaErrorStreamCaptureImplicit || capture != cudaStreamCaptureStatusNone)
-        return kvx_note(KVX_UNSUPPORTED, "the stream is being captured: stores and restores cannot be");
-    if (error != cudaSuccess)
-        return kvx_cuda_note("cudaStreamIsCapturing", error);
-#if CUDART_VERSION >= 12080
-    int device = engine->config.device;
-    if (!stream) /* the default stream of the context's device */
-        return KVX_OK;
-    error = cudaStreamGetDevice(stream, &device);
-    if (error != cudaSuccess && error != cudaErrorCallRequiresNewerDriver)
-        return kvx_cuda_note("cudaStreamGetDevice", error);
-    if (device != engine->config.device)
-        return kvx_note(KVX_INVALID, "the stream is of device %d, the context of device %d", device,
-                        engine->config.device);
-#else
-    (void)engine;
-#endif
-    return KVX_OK;
-}
-
-/* Bad events must be found now: once something was launched there is no way back. */
-static kvx_status check_event(cudaEvent_t event, const char *name)
-{
-    cudaError_t error = event ? cudaEventQuery(event) : cudaSuccess;
-    if (error == cudaSuccess || error == cudaErrorNotReady)
-        return KVX_OK;
-    if (error == cudaErrorInvalidResourceHandle || error == cudaErrorInvalidValue)
-        return kvx_note(KVX_INVALID, "%s is no event of this process: %s", name, cudaGetErrorString(error));
-    if (error == cudaErrorCapturedEvent || error == cudaErrorStreamCaptureUnsupported)
-        return kvx_note(KVX_UNSUPPORTED, "%s belongs to a capture: %s", name, cudaGetErrorString(error));
-    return kvx_cuda_note("cudaEventQuery", error);
-}
-
-static kvx_status check_options(const kvx_cuda *engine, const kvx_options *options)
-{
-    uint32_t s;
-    KVX_TRY(check_stream(engine, options->stream));
-    KVX_TRY(check_event(options->wait_event, "wait_event"));
-    KVX_TRY(check_event(options->released_event, "released_event"));
-    KVX_TRY(check_event(options->done_event, "done_event"));
-    for (s = 0; s < options->n_segment_events; s++)
-        KVX_TRY(check_event(options->segment_events[s], "a segment event"));
-    if (options->n_flags == 0)
-        return KVX_OK;
-    return kvx_cuda_check_memory(engine, (uint64_t)(uintptr_t)options->dev_flags,
-                                 (uint64_t)options->n_flags * sizeof *options->dev_flags, 1, "dev_flags of", 0);
-}
-
-static kvx_status enqueue(kvx_cuda *engine, const kvx_batch *batch)
+cudaError_t kvx_cuda_enqueue(kvx_cuda *engine, const kvx_batch *batch)
 {
     static cudaError_t (*const enqueues[])(kvx_cuda *, const kvx_batch *) = {
         [KVX_OP_STORE] = enqueue_store, [KVX_OP_RESTORE] = enqueue_restore, [KVX_OP_DISCARD] = enqueue_discard};
-    cudaError_t error;
-    engine->launched = 0;
-    (void)cudaGetLastError(); /* an event that was not ready would look like a failed launch */
-    error = enqueues[batch->op](engine, batch);
-    if (error == cudaSuccess)
-        return KVX_OK;
-    if (!engine->launched && error == cudaErrorInvalidResourceHandle)
-        return kvx_note(KVX_INVALID, "a stream or event is not of the context's device: %s", cudaGetErrorString(error));
-    if (!engine->launched)
-        return kvx_cuda_note("enqueueing a batch", error);
-    atomic_store(&engine->lost, 1);
-    return kvx_note(KVX_DEVICE_LOST, "a batch was enqueued half-way: %s", cudaGetErrorString(error));
-}
-
-kvx_status kvx_cuda_submit(void *handle, const kvx_batch *batch)
-{
-    kvx_cuda *engine = handle;
-    kvx_cuda_guard guard;
-    kvx_status status = KVX_OK;
-    cudaError_t error = kvx_cuda_enter(&guard, engine->config.device);
-    if (error != cudaSuccess) {
-        atomic_store(&engine->lost, 1);
-        return kvx_note(KVX_DEVICE_LOST, "the GPU reported: %s", cudaGetErrorString(error));
-    }
-    engine->submitting = 1;
-    if (atomic_load(&engine->lost))
-        status = kvx_note(KVX_DEVICE_LOST, "the device failed earlier: destroy this context");
-    if (status == KVX_OK && batch->op != KVX_OP_DISCARD)
-        status = check_options(engine, batch->options);
-    if (status == KVX_OK)
-        status = enqueue(engine, batch);
-    if (status == KVX_INTERNAL && kvx_cuda_health(engine) != KVX_OK)
-        status = KVX_DEVICE_LOST;
-    engine->submitting = 0;
-    kvx_cuda_leave(&guard);
-    return status;
+    return enqueues[batch->op](engine, batch);
 }

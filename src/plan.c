@@ -85,9 +85,38 @@ static void skip_empty(kvx_plan *plan)
         plan->next_pair++;
 }
 
-/* Takes pairs while they fit a launch and, staged, the ring chunk. */
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What the next burst may hold for the ramp's sake. */
+static uint64_t ramp_limit(const kvx_plan *plan)
+{
+    const uint64_t least = KVX_PLAN_RAMP_BYTES, left = plan->n_bytes - plan->n_taken;
+    const uint64_t factor = KVX_PLAN_RAMP_FACTOR;
+    if (plan->batch.ramp == KVX_PLAN_GROW && plan->n_bytes > 2 * least)
+        return larger(plan->n_taken * factor, least);
+    if (plan->batch.ramp == KVX_PLAN_SHRINK && left > 2 * least)
+        return larger(left * factor / (factor + 1), least);
+    return UINT64_MAX;
+}
+
+/* Bytes that the next burst may hold if it has more than one pair. */
+static uint64_t burst_limit(const kvx_plan *plan)
+{
+    const kvx_plan_batch *batch = &plan->batch;
+    const uint64_t ramp = ramp_limit(plan);
+    uint64_t limit = batch->burst_bytes;
+    if (limit == 0 || limit > batch->chunk_bytes)
+        limit = batch->chunk_bytes;
+    return ramp < limit ? ramp : limit;
+}
+
+/* Takes pairs while they fit a launch and, staged, the burst. */
 static void take_pairs(kvx_plan *plan, kvx_burst *burst)
 {
+    const uint64_t limit = burst_limit(plan);
     int staged = plan->batch.mode != KVX_PLAN_DIRECT;
     while (plan->next_pair < plan->batch.n && burst->n_pairs < KVX_PAIRS_PER_LAUNCH) {
         uint32_t end = segments_end(plan, plan->next_pair, plan->run_first, plan->run_end);
@@ -95,13 +124,14 @@ static void take_pairs(kvx_plan *plan, kvx_burst *burst)
         uint64_t stride = (bytes + KVX_UNIT_ALIGN - 1) & ~(uint64_t)(KVX_UNIT_ALIGN - 1);
         if (stride < burst->staged_stride || !staged)
             stride = burst->staged_stride;
-        if (burst->n_pairs && (burst->n_pairs + 1) * stride > plan->batch.burst_bytes)
+        if (burst->n_pairs && (burst->n_pairs + 1) * stride > limit)
             break;
         burst->staged_stride = stride;
         if (end - plan->run_first > burst->n_segments)
             burst->n_segments = end - plan->run_first;
         burst->n_pairs++;
         plan->next_pair++;
+        plan->n_taken += bytes;
     }
 }
 
@@ -134,9 +164,14 @@ void kvx_plan_begin(kvx_plan *plan, const kvx_plan_batch *batch)
     uint32_t i;
     plan->batch = *batch;
     plan->n_segments = 0;
-    for (i = 0; i < batch->n; i++)
-        if (layout_of(plan, i)->n_segments > plan->n_segments)
-            plan->n_segments = layout_of(plan, i)->n_segments;
+    plan->n_bytes = 0;
+    plan->n_taken = 0;
+    for (i = 0; i < batch->n; i++) {
+        const kvx_dev_layout *layout = layout_of(plan, i);
+        if (layout->n_segments > plan->n_segments)
+            plan->n_segments = layout->n_segments;
+        plan->n_bytes += layout->sealed_bytes;
+    }
     plan->run_first = 0;
     plan->run_end = 0;
     plan->next_pair = batch->n; /* the first call begins the first run */

@@ -20,6 +20,16 @@ enum kvx_plan_mode {
     KVX_PLAN_DIRECT    /* straight to the slots: nothing staged, no copies, as many pairs as a launch takes */
 };
 
+/* While the first burst is being sealed, and while the last is being opened, the link has nothing to do: these bursts
+ * are small. Those beside them may be larger by about as much as sealing and opening are faster than the link. */
+enum kvx_plan_ramp {
+    KVX_PLAN_EVEN,
+    KVX_PLAN_GROW,  /* no burst is larger than RAMP_FACTOR times all before it */
+    KVX_PLAN_SHRINK /* no burst is larger than RAMP_FACTOR times all after it */
+};
+#define KVX_PLAN_RAMP_BYTES (4u << 20) /* small enough; up to twice as much is not parted */
+#define KVX_PLAN_RAMP_FACTOR 6u
+
 /* The batch to split. Everything pointed to stays as it is until the last burst was taken. */
 typedef struct kvx_plan_batch {
     const kvx_pool_view *pool;
@@ -27,7 +37,10 @@ typedef struct kvx_plan_batch {
     const kvx_work_pair *pairs;
     uint32_t n;
     enum kvx_plan_mode mode;
-    uint64_t burst_bytes; /* of a ring chunk; at least the largest slot */
+    enum kvx_plan_ramp ramp;
+    uint64_t chunk_bytes; /* of a ring chunk, which no burst exceeds; at least the largest slot */
+    uint64_t
+        burst_bytes; /* what bursts aim at; 0: a chunk. One pair's part is never parted, so a burst may be larger */
 } kvx_plan_batch;
 
 /* Bytes of one pool chunk that are one piece in the ring chunk too. */
@@ -51,6 +64,7 @@ typedef struct kvx_burst {
 
 typedef struct kvx_plan {
     kvx_plan_batch batch;
+    uint64_t n_bytes, n_taken;   /* sealed bytes of the batch; of the bursts so far */
     uint32_t n_segments;         /* the most that any pair has */
     uint32_t run_first, run_end; /* segments of the current run */
     uint32_t next_pair;

@@ -194,6 +194,8 @@ kvx_ctx *ctx_make(const device *dev, kvx_pool *pool, const rig_options *options)
     config.max_layouts = o->max_layouts;
     config.ring_bytes = o->ring_bytes;
     config.burst_bytes = o->burst_bytes;
+    config.burst_sms = o->burst_sms;
+    config.direct_sms = o->direct_sms;
     expect_ok(kvx_ctx_create(pool, &config, &ctx));
     assert_non_null(ctx);
     return ctx;

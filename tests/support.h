@@ -137,6 +137,7 @@ typedef struct rig_options {
     kvx_tamper_policy policy;
     uint32_t tamper_budget, n_tenants, max_tickets, max_pairs, max_layouts;
     uint64_t ring_bytes, burst_bytes;
+    uint32_t burst_sms, direct_sms;
 } rig_options;
 
 typedef struct rig {

@@ -11,6 +11,7 @@
 #define N_LAYOUTS 3u
 #define N_SLOTS 8192u
 #define BURST_LIMIT (8u << 20)
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 typedef struct scene {
     kvx_dev_class classes[2];
@@ -50,7 +51,7 @@ static scene *scene_new(uint32_t slot_bytes, uint32_t other_bytes)
 static void begin(scene *s, enum kvx_plan_mode mode, uint32_t n, uint64_t burst_bytes)
 {
     const kvx_plan_batch batch = {
-        .pool = &s->pool, .layouts = s->layouts, .pairs = s->pairs, .n = n, .mode = mode, .burst_bytes = burst_bytes};
+        .pool = &s->pool, .layouts = s->layouts, .pairs = s->pairs, .n = n, .mode = mode, .chunk_bytes = burst_bytes};
     kvx_plan_begin(&s->plan, &batch);
 }
 
@@ -127,6 +128,61 @@ static void bursts_are_full(void **state)
     assert_int_equal(sizes[0], 8);
     assert_int_equal(sizes[1], 8);
     assert_int_equal(sizes[2], 4);
+    free(s);
+}
+
+/* Pairs in each burst of n pairs of 1 MiB. */
+static uint32_t sizes_of(scene *s, uint32_t n, enum kvx_plan_ramp ramp, uint64_t burst_bytes, uint32_t *sizes)
+{
+    const kvx_plan_batch batch = {.pool = &s->pool,
+                                  .layouts = s->layouts,
+                                  .pairs = s->pairs,
+                                  .n = n,
+                                  .ramp = ramp,
+                                  .chunk_bytes = 32 << 20,
+                                  .burst_bytes = burst_bytes};
+    uint32_t n_bursts = 0;
+    kvx_burst burst;
+    kvx_plan_begin(&s->plan, &batch);
+    assert_int_equal(s->plan.n_bytes, (uint64_t)n << 20);
+    while (kvx_plan_next(&s->plan, &burst))
+        sizes[n_bursts++] = burst.n_pairs;
+    assert_int_equal(s->plan.n_taken, s->plan.n_bytes);
+    return n_bursts;
+}
+
+static void bursts_aim_at_a_size(void **state)
+{
+    scene *s = scene_new(1 << 20, 4096);
+    uint32_t sizes[64];
+    (void)state;
+    set_layout(s, 0, 1, 1 << 20);
+    assert_int_equal(sizes_of(s, 64, KVX_PLAN_EVEN, 16 << 20, sizes), 4);
+    assert_int_equal(sizes[3], 16);
+    assert_int_equal(sizes_of(s, 64, KVX_PLAN_EVEN, 0, sizes), 2); /* none: chunks */
+    assert_int_equal(sizes_of(s, 64, KVX_PLAN_EVEN, 64 << 20, sizes), 2);
+    assert_int_equal(sizes_of(s, 3, KVX_PLAN_EVEN, 1 << 18, sizes), 3); /* a block is never parted */
+    free(s);
+}
+
+static void bursts_grow_and_shrink(void **state)
+{
+    static const uint32_t grown[] = {4, 16, 16, 14}, shrunk[] = {16, 16, 15, 3}, far[] = {4, 24, 32, 20};
+    scene *s = scene_new(1 << 20, 4096);
+    uint32_t sizes[64];
+    (void)state;
+    set_layout(s, 0, 1, 1 << 20);
+    assert_int_equal(sizes_of(s, 50, KVX_PLAN_GROW, 16 << 20, sizes), COUNT(grown));
+    assert_memory_equal(sizes, grown, sizeof grown);
+    assert_int_equal(sizes_of(s, 50, KVX_PLAN_SHRINK, 16 << 20, sizes), COUNT(shrunk));
+    assert_memory_equal(sizes, shrunk, sizeof shrunk);
+    assert_int_equal(sizes_of(s, 80, KVX_PLAN_GROW, 0, sizes), COUNT(far));
+    assert_memory_equal(sizes, far, sizeof far);
+    assert_int_equal(sizes_of(s, 8, KVX_PLAN_GROW, 16 << 20, sizes), 1);
+    assert_int_equal(sizes_of(s, 8, KVX_PLAN_SHRINK, 16 << 20, sizes), 1);
+    assert_int_equal(sizes_of(s, 9, KVX_PLAN_GROW, 16 << 20, sizes), 2);
+    assert_int_equal(sizes[0], 4);
+    assert_int_equal(sizes_of(s, 50, KVX_PLAN_GROW, 2 << 20, sizes), 25);
     free(s);
 }
 
@@ -330,6 +386,8 @@ int main(void)
         cmocka_unit_test(full_neighbours_are_one_copy),
         cmocka_unit_test(chunks_and_gaps_part_copies),
         cmocka_unit_test(bursts_are_full),
+        cmocka_unit_test(bursts_aim_at_a_size),
+        cmocka_unit_test(bursts_grow_and_shrink),
         cmocka_unit_test(direct_stages_nothing),
         cmocka_unit_test(segment_runs_grow),
         cmocka_unit_test(pairs_without_the_segment_are_passed_over),

@@ -18,8 +18,11 @@
 
 #define KVX_CUDA_RING_CHUNKS 4u
 #define KVX_CUDA_BLOCKS 16u
-#define KVX_CUDA_BURSTS 256u           /* of one call, as far as the ring allows */
-#define KVX_CUDA_BURSTS_IN_FLIGHT 320u /* of all calls of a pipeline */
+#define KVX_CUDA_BURSTS 256u /* of one call, as far as the ring allows */
+/* Launches of one pipeline in flight. The driver was seen to take 1,021 on one stream before it waits, or 120 with the
+ * parameters of a large launch, which counts as so many. */
+#define KVX_CUDA_PLACES 512u
+#define KVX_CUDA_LARGE_PLACES 9u
 
 enum kvx_cuda_stream {
     KVX_CUDA_STORE_COMPUTE,
@@ -53,16 +56,16 @@ typedef struct kvx_cuda_pace {
     uint64_t link_rate, seal_rate, measure_ns; /* bytes a second, as measured at create; 0: not measured */
 } kvx_cuda_pace;
 
-/* Bursts of one pipeline that may not have ended, by batch, oldest first. Each holds places in the driver's queues,
- * which are bounded: a call that found them full would wait for the device. */
+/* Batches of one pipeline that may not have ended, oldest first, and their places in the driver's queues. These are
+ * bounded: a call that found them full would wait for the device. */
 typedef struct kvx_cuda_flight {
     uint64_t ticket;
-    uint32_t ticket_index, n_bursts;
+    uint32_t ticket_index, n_places;
 } kvx_cuda_flight;
 typedef struct kvx_cuda_pipeline {
     kvx_cuda_flight *flights; /* max_tickets, used round */
     uint32_t first, n;
-    uint64_t n_bursts; /* of all flights */
+    uint64_t n_places; /* of all flights */
 } kvx_cuda_pipeline;
 
 /* Host memory that is locked, and wiped when the engine goes. */
@@ -106,8 +109,8 @@ typedef struct kvx_cuda {
     uint32_t launched;               /* by the submit that runs: something can no longer be taken back */
     enum kvx_cuda_stream store_tail; /* stream that holds the newest commit or discard */
     atomic_int lost;
-    uint32_t submitting; /* host synchronisations count now */
-    uint32_t n_bursts;   /* of the batch that is being submitted */
+    uint32_t submitting;         /* host synchronisations count now */
+    uint32_t n_bursts, n_places; /* of the batch that is being submitted */
     atomic_uint_fast64_t n_launches, n_copies, n_host_syncs;
     atomic_uint_fast64_t n_store_bursts, n_direct_launches, n_restore_bursts;
     uint64_t record_bytes;
@@ -161,6 +164,8 @@ kvx_status kvx_cuda_create(const kvx_engine_config *config, void **engine);
 int kvx_cuda_destroy(void *engine);
 kvx_status kvx_cuda_submit(void *engine, const kvx_batch *batch);
 
+/* Places that a launch for n pairs takes. */
+uint32_t kvx_cuda_places(uint64_t n_pairs);
 /* Begins the plan of a store or restore, then enqueues; discards need no plan. The caller has checked everything. */
 void kvx_cuda_begin_plan(kvx_cuda *engine, const kvx_batch *batch);
 cudaError_t kvx_cuda_enqueue(kvx_cuda *engine, const kvx_batch *batch);

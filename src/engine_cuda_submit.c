@@ -73,49 +73,54 @@ static void land(kvx_cuda *engine, kvx_cuda_pipeline *pipeline, uint32_t new_pla
         if (place != new_place && engine->done_tickets[place] == oldest->ticket &&
             cudaEventQuery(engine->done[place]) == cudaErrorNotReady)
             return;
-        pipeline->n_bursts -= oldest->n_bursts;
+        pipeline->n_places -= oldest->n_places;
         pipeline->first = (pipeline->first + 1) % engine->config.max_tickets;
         pipeline->n--;
     }
 }
 
-static uint64_t estimate_bursts(const kvx_cuda *engine, const kvx_batch *batch)
+static uint64_t estimate_places(const kvx_cuda *engine, const kvx_batch *batch)
 {
     const kvx_plan_batch *plan = &engine->plan->batch;
-    const uint64_t by_pairs = batch->n / KVX_PAIRS_PER_LAUNCH + 1;
-    uint64_t by_bytes;
+    uint64_t n_bursts = batch->n / KVX_PAIRS_PER_LAUNCH + 1, by_bytes;
     if (batch->op == KVX_OP_DISCARD || plan->mode == KVX_PLAN_DIRECT)
-        return by_pairs;
+        return n_bursts * kvx_cuda_places(batch->n);
     by_bytes = engine->plan->n_bytes / plan->burst_bytes + 1;
     if (by_bytes > batch->n) /* a block is never parted */
         by_bytes = batch->n;
-    return by_bytes > by_pairs ? by_bytes : by_pairs;
+    if (n_bursts < by_bytes)
+        n_bursts = by_bytes;
+    return n_bursts * kvx_cuda_places(batch->n / n_bursts);
 }
 
 /* A batch that is too large by itself is taken when nothing else is in flight: no waiting would make it fit. */
 static kvx_status admit(kvx_cuda *engine, const kvx_batch *batch)
 {
-    const uint32_t limit = KVX_CUDA_BURSTS_IN_FLIGHT;
     kvx_cuda_pipeline *pipeline = pipeline_of(engine, batch->op);
-    const uint64_t n_bursts = estimate_bursts(engine, batch);
+    uint64_t wanted;
     if (batch->n == 0)
         return KVX_OK;
-    if (pipeline->n == engine->config.max_tickets || pipeline->n_bursts + n_bursts > limit)
+    wanted = estimate_places(engine, batch);
+    if (pipeline->n == engine->config.max_tickets || pipeline->n_places + wanted > KVX_CUDA_PLACES)
         land(engine, pipeline, batch->ticket_index);
-    if (pipeline->n < engine->config.max_tickets && (pipeline->n == 0 || pipeline->n_bursts + n_bursts <= limit))
+    if (pipeline->n == 0)
         return KVX_OK;
-    return kvx_note(KVX_AGAIN, "%llu bursts are in flight: wait for some to end",
-                    (unsigned long long)pipeline->n_bursts);
+    if (pipeline->n < engine->config.max_tickets && pipeline->n_places + wanted <= KVX_CUDA_PLACES)
+        return KVX_OK;
+    return kvx_note(KVX_AGAIN, "%llu launches are in flight: wait for some to end",
+                    (unsigned long long)pipeline->n_places);
 }
 
 static void take_off(kvx_cuda *engine, const kvx_batch *batch)
 {
     kvx_cuda_pipeline *pipeline = pipeline_of(engine, batch->op);
-    const kvx_cuda_flight flight = {batch->ticket, batch->ticket_index, engine->n_bursts ? engine->n_bursts : 1};
+    const uint32_t place = (pipeline->first + pipeline->n) % engine->config.max_tickets;
+    const uint32_t n_places = engine->n_places ? engine->n_places : 1;
     if (batch->n == 0)
         return;
-    pipeline->flights[(pipeline->first + pipeline->n++) % engine->config.max_tickets] = flight;
-    pipeline->n_bursts += flight.n_bursts;
+    pipeline->flights[place] = (kvx_cuda_flight){batch->ticket, batch->ticket_index, n_places};
+    pipeline->n_places += n_places;
+    pipeline->n++;
 }
 
 static kvx_status enqueue(kvx_cuda *engine, const kvx_batch *batch)
@@ -126,6 +131,7 @@ static kvx_status enqueue(kvx_cuda *engine, const kvx_batch *batch)
     KVX_TRY(admit(engine, batch));
     engine->launched = 0;
     engine->n_bursts = 0;
+    engine->n_places = 0;
     (void)cudaGetLastError(); /* an event that was not ready would look like a failed launch */
     error = kvx_cuda_enqueue(engine, batch);
     if (error == cudaSuccess) {

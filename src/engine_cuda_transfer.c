@@ -140,12 +140,15 @@ void kvx_cuda_begin_plan(kvx_cuda *engine, const kvx_batch *batch)
                            .n = batch->n,
                            .mode = KVX_PLAN_WHOLE,
                            .ramp = batch->op == KVX_OP_STORE ? KVX_PLAN_GROW : KVX_PLAN_SHRINK,
+                           .ramp_above = 2 * pace->burst_bytes,
                            .chunk_bytes = pace->chunk_bytes,
                            .burst_bytes = pace->burst_bytes};
     if (is_direct(engine, batch))
         plan.mode = KVX_PLAN_DIRECT;
     else if (batch->op == KVX_OP_RESTORE && is_by_segment(batch->options))
         plan.mode = KVX_PLAN_SEGMENTS;
+    if (batch->options->hints & KVX_HINT_IDLE)
+        plan.ramp_above = 2 * KVX_PLAN_RAMP_BYTES;
     kvx_plan_begin(engine->plan, &plan);
     if (engine->plan->n_bytes / KVX_CUDA_BURSTS > pace->burst_bytes)
         engine->plan->batch.burst_bytes = engine->plan->n_bytes / KVX_CUDA_BURSTS;
@@ -158,6 +161,17 @@ static uint32_t released_result(const kvx_cuda *engine, const kvx_batch *batch)
 }
 
 /* ----------------------------------------------------------------------------------------------------------- stores */
+
+uint32_t kvx_cuda_places(uint64_t n_pairs)
+{
+    return n_pairs <= KVX_PAIRS_PER_SMALL_LAUNCH ? 1 : KVX_CUDA_LARGE_PLACES;
+}
+
+static void count_burst(kvx_cuda *engine, const kvx_burst *burst)
+{
+    engine->n_bursts++;
+    engine->n_places += kvx_cuda_places(burst->n_pairs);
+}
 
 /* What seals or opens, on at most n_sms multiprocessors. */
 static kvx_dev limited(const kvx_cuda *engine, uint32_t n_sms)
@@ -186,7 +200,7 @@ static cudaError_t store_burst(kvx_cuda *engine, const kvx_batch *batch, const k
     cudaEvent_t chunk_free = engine->store_ring.free_events[chunk];
     cudaError_t error = wait_for(engine, KVX_CUDA_STORE_COMPUTE, chunk_free);
     engine->store_ring.next = (chunk + 1) % KVX_CUDA_RING_CHUNKS;
-    engine->n_bursts++;
+    count_burst(engine, burst);
     if (error == cudaSuccess)
         error = seal_burst(engine, batch, burst, staged);
     if (error == cudaSuccess)
@@ -254,7 +268,7 @@ static cudaError_t store_direct(kvx_cuda *engine, const kvx_batch *batch)
         work.released_result = burst.ends_batch ? released_result(engine, batch) : 0;
         error = launched(engine, kvx_launch_seal(&dev, &work, batch->pairs + burst.first_pair,
                                                  engine->streams[KVX_CUDA_STORE_COMPUTE]));
-        engine->n_bursts++;
+        count_burst(engine, &burst);
     }
     atomic_fetch_add(&engine->n_direct_launches, engine->n_bursts);
     return error;
@@ -306,7 +320,7 @@ static cudaError_t restore_burst(kvx_cuda *engine, const kvx_batch *batch, const
     cudaError_t error = wait_for(engine, KVX_CUDA_RESTORE_COPY, chunk_free);
     work.staged = engine->restore_ring.dev + chunk * engine->pace.chunk_bytes;
     engine->restore_ring.next = (chunk + 1) % KVX_CUDA_RING_CHUNKS;
-    engine->n_bursts++;
+    count_burst(engine, burst);
     if (error == cudaSuccess)
         error = kvx_cuda_copy(engine, burst, work.staged, 0, engine->streams[KVX_CUDA_RESTORE_COPY]);
     if (error == cudaSuccess)
@@ -329,6 +343,7 @@ static cudaError_t announce(kvx_cuda *engine, const kvx_options *options, uint32
     uint32_t s;
     for (s = first; error == cudaSuccess && s < end && s < options->n_segment_events; s++)
         error = record(engine, options->segment_events[s], KVX_CUDA_RESTORE_COMPUTE);
+    engine->n_places += first < end_flags;
     if (error == cudaSuccess && first < end_flags)
         error = launched(engine, kvx_launch_flags(options->dev_flags, first, end_flags - first, options->flag_value,
                                                   engine->streams[KVX_CUDA_RESTORE_COMPUTE]));

@@ -95,7 +95,9 @@ static uint64_t ramp_limit(const kvx_plan *plan)
 {
     const uint64_t least = KVX_PLAN_RAMP_BYTES, left = plan->n_bytes - plan->n_taken;
     const uint64_t factor = KVX_PLAN_RAMP_FACTOR;
-    if (plan->batch.ramp == KVX_PLAN_GROW && plan->n_bytes > 2 * least)
+    if (plan->n_bytes <= plan->batch.ramp_above)
+        return UINT64_MAX;
+    if (plan->batch.ramp == KVX_PLAN_GROW)
         return larger(plan->n_taken * factor, least);
     if (plan->batch.ramp == KVX_PLAN_SHRINK && left > 2 * least)
         return larger(left * factor / (factor + 1), least);

@@ -27,7 +27,7 @@ enum kvx_plan_ramp {
     KVX_PLAN_GROW,  /* no burst is larger than RAMP_FACTOR times all before it */
     KVX_PLAN_SHRINK /* no burst is larger than RAMP_FACTOR times all after it */
 };
-#define KVX_PLAN_RAMP_BYTES (4u << 20) /* small enough; up to twice as much is not parted */
+#define KVX_PLAN_RAMP_BYTES (4u << 20) /* small enough; what is left at the end is parted only above twice as much */
 #define KVX_PLAN_RAMP_FACTOR 6u
 
 /* The batch to split. Everything pointed to stays as it is until the last burst was taken. */
@@ -38,6 +38,7 @@ typedef struct kvx_plan_batch {
     uint32_t n;
     enum kvx_plan_mode mode;
     enum kvx_plan_ramp ramp;
+    uint64_t ramp_above;  /* batches of no more bytes have no ramp: one burst more would cost more than it gains */
     uint64_t chunk_bytes; /* of a ring chunk, which no burst exceeds; at least the largest slot */
     uint64_t
         burst_bytes; /* what bursts aim at; 0: a chunk. One pair's part is never parted, so a burst may be larger */

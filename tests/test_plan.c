@@ -139,6 +139,7 @@ static uint32_t sizes_of(scene *s, uint32_t n, enum kvx_plan_ramp ramp, uint64_t
                                   .pairs = s->pairs,
                                   .n = n,
                                   .ramp = ramp,
+                                  .ramp_above = 8 << 20,
                                   .chunk_bytes = 32 << 20,
                                   .burst_bytes = burst_bytes};
     uint32_t n_bursts = 0;

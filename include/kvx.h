@@ -229,20 +229,23 @@ typedef enum kvx_tamper_policy {
  * Bursts. A store seals into a ring on the GPU, a burst of blocks at a time; the copy engine drains it while the next
  * burst is sealed. A restore is copied into a ring and opened in bursts likewise. A burst takes the whole GPU (or
  * `burst_sms` of it) for a short time, on streams of the lowest priority; then the ring is full and the next one waits
- * for the copy engine. So kvx takes about (link rate / seal rate) of the GPU while it moves data, in pieces of
- * burst_bytes / seal rate, and nothing in between: a tenth or an eighth of it in pieces of some 40 us on an H200.
+ * for the copy engine. So kvx takes about link rate / seal rate of the GPU while it moves data, in pieces of
+ * burst_bytes / seal rate, and nothing in between.
  *  - `burst_bytes` 0: at create, kvx times copies from the pool into the ring and sealing zeros within it, under a key
- *    that is wiped again, for at most 20 ms, and chooses bursts that last about 40 us. kvx_stats has what it saw. With
- *    burst_bytes set nothing is measured. A burst holds at least one block and at most a quarter of the ring; the first
- *    of a store and the last of a restore are smaller (4 MiB), so that the link waits less for them. Where a call would
- *    need more than 256 bursts they are made larger, as far as the ring allows.
+ *    that is wiped again, for about 20 ms, and chooses bursts that last 100 us, or a quarter of the ring if that is
+ *    less. kvx_stats has what it saw. With burst_bytes set, or a ring below 16 MiB, nothing is measured. A burst holds
+ *    at least one block and at most a quarter of the ring.
+ *  - The link has nothing to do while the first burst of a store is sealed and the last of a restore is opened. In
+ *    batches of more than two bursts, and of more than 8 MiB with KVX_HINT_IDLE, these are small (4 MiB). Where a call
+ *    would need more than 256 bursts they are made larger, as far as the ring allows.
  *  - Rate: kvx holds no burst back, since nothing can wait on a GPU without holding a part of it. To stay below a rate,
- *    submit at that rate.
- *  - Each burst takes places in the driver's queues. With more than 256 bursts in flight in one direction, calls return
- *    KVX_AGAIN; one call that needs more by itself is taken when nothing is in flight, and may wait for the device.
+ *    submit at that rate, and in small calls: all of a call's bursts come one after the other at the rate of the link.
+ *  - Bursts take places in the driver's queues. When the launches in flight in one direction would come near what the
+ *    driver takes (512 of ours; one of more than 64 blocks counts as 9), calls return KVX_AGAIN. A call that needs more
+ *    by itself is taken when nothing is in flight, and may wait for the device.
  *  - Direct stores (KVX_HINT_IDLE) write to the pool from `direct_sms` multiprocessors and hold these until the batch
- *    ends: kernels that expect to own the GPU can lose far more than that share. A batch below 8 MiB takes them all,
- *    for it is soon over. */
+ *    ends: kernels that expect to own the GPU can lose far more than that share. A batch below 8 MiB takes as many as
+ *    it has segments, for it is soon over, unless direct_sms is set. */
 typedef struct kvx_config {
     size_t size;
     kvx_engine engine;
@@ -340,7 +343,8 @@ typedef struct kvx_pair {
 typedef uint64_t kvx_ticket;
 
 enum {
-    KVX_HINT_IDLE = 1,    /**< the GPU has nothing else to do, or one block is urgent: store straight to host memory */
+    KVX_HINT_IDLE = 1,    /**< the GPU has nothing else to do, or the batch is urgent: store straight to host memory,
+                               restore in smaller bursts */
     KVX_HINT_NO_JOIN = 2, /**< later work in `stream` does not wait for this batch; use the events or the ticket */
 };
 
@@ -372,8 +376,9 @@ typedef struct kvx_options {
  * @retval KVX_INVALID NULL or out of range arguments, a slot too small for the layout, n > max_pairs, a slot named
  * twice.
  * @retval KVX_STALE a handle is not current.
- * @retval KVX_AGAIN tickets or pairs are short, another context that stored to a slot has not collected its work, or
- *         a slot of the caller's is not there yet (background fill; KVX_NO_MEMORY if it never will be).
+ * @retval KVX_AGAIN tickets or pairs are short, too many bursts are in flight (see kvx_config), another context that
+ *         stored to a slot has not collected its work, or a slot of the caller's is not there yet (background fill;
+ *         KVX_NO_MEMORY if it never will be).
  * @retval KVX_LATCHED, KVX_DEVICE_LOST, KVX_FORKED  the context is out of use.
  * @retval KVX_UNSUPPORTED the stream is being captured.
  * n = 0 is legal: events and flags advance in stream order; the ticket, which has no verdicts, ends at once.

@@ -58,7 +58,8 @@ typedef struct kvx_engine_ops {
     /* Installs or (layout NULL) forgets layout `index`; the arrays in `layout` are host copies to be copied. Blocking.
      * Not called while work names the layout. Checks that lane addresses belong to the engine's device. */
     kvx_status (*layout_set)(void *engine, uint32_t index, const kvx_dev_layout *layout);
-    /* Enqueues; never waits for the device. KVX_UNSUPPORTED if the stream is being captured; KVX_AGAIN if too much is
+    /* Enqueues; does not wait for the device (but see kvx_config on calls that are too large by themselves).
+     * KVX_UNSUPPORTED if the stream is being captured; KVX_AGAIN if too much is
      * in flight. After any error nothing of the batch will happen. A batch that was accepted always ends: each pair
      * gets a result word, also when latched. */
     kvx_status (*submit)(void *engine, const kvx_batch *batch);

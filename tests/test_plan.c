@@ -342,6 +342,8 @@ static void check_batch(scene *s, enum kvx_plan_mode mode, uint32_t n, uint64_t 
     for (uint32_t i = 0; i < n; i++)
         expected += s->layouts[s->pairs[i].layout].n_segments;
     begin(s, mode, n, burst_bytes);
+    s->plan.batch.ramp = (enum kvx_plan_ramp)(n % 3);
+    s->plan.batch.burst_bytes = n % 2 ? 0 : burst_bytes / 2;
     while (kvx_plan_next(&s->plan, &burst)) {
         assert_false(ended);
         if (burst.first_segment == run_end) { /* a new run */
@@ -355,6 +357,7 @@ static void check_batch(scene *s, enum kvx_plan_mode mode, uint32_t n, uint64_t 
         ended = burst.ends_batch != 0;
     }
     assert_true(ended);
+    assert_int_equal(s->plan.n_taken, s->plan.n_bytes);
     assert_int_equal(n_units, expected); /* with ascending pairs and runs: each exactly once */
 }
 

@@ -16,7 +16,6 @@
 #define MEASURE_NS (20u * 1000 * 1000)
 #define UNIT (64u << 10)
 #define N_PAIRS 512u /* at most: 32 MiB */
-#define KEY_SLOT (KVX_KEY_SLOTS_LIMIT - 1)
 #define NS_PER_S 1000000000ull
 
 static uint64_t largest_slot(const kvx_pool_view *pool)
@@ -66,6 +65,7 @@ typedef struct meter {
     kvx_dev dev;
     kvx_work work;
     kvx_work_pair pairs[N_PAIRS];
+    uint32_t key_slot; /* the last: no key is in any yet */
     uint64_t copy_bytes;
     uint64_t copy_ns, seal_ns, small_ns, direct_ns; /* the best so far; UINT64_MAX: none */
 } meter;
@@ -106,7 +106,7 @@ static void describe(meter *m, dev_tables *dev, uint32_t n, tables *t)
     t->layout.segments = &dev->head.segment;
     t->lane.base = (uint64_t)(uintptr_t)m->engine->restore_ring.dev;
     t->chunk = m->engine->store_ring.dev;
-    t->key_slot = KEY_SLOT;
+    t->key_slot = m->key_slot;
 }
 
 static cudaError_t upload_tables(meter *m)
@@ -145,7 +145,7 @@ static cudaError_t install_key(meter *m)
         error = kvx_cuda_upload(engine, engine->dev_key, key, KVX_KEY_BYTES);
     kvx_secmem_wipe(key, KVX_KEY_BYTES);
     if (error == cudaSuccess)
-        error = (cudaError_t)kvx_launch_key_install(engine->dev.keys, KEY_SLOT, 1, engine->dev_key, m->stream);
+        error = (cudaError_t)kvx_launch_key_install(engine->dev.keys, m->key_slot, 1, engine->dev_key, m->stream);
     return error;
 }
 
@@ -154,7 +154,7 @@ static cudaError_t clean(meter *m)
 {
     kvx_cuda *engine = m->engine;
     const uint64_t ring = KVX_CUDA_RING_CHUNKS * engine->pace.chunk_bytes;
-    cudaError_t error = (cudaError_t)kvx_launch_key_wipe(engine->dev.keys, KEY_SLOT, 1, 0, m->stream);
+    cudaError_t error = (cudaError_t)kvx_launch_key_wipe(engine->dev.keys, m->key_slot, 1, 0, m->stream);
     if (error == cudaSuccess)
         error = cudaMemsetAsync(engine->dev_key, 0, KVX_KEY_BYTES, m->stream);
     if (error == cudaSuccess)
@@ -249,6 +249,7 @@ static kvx_status measure(kvx_cuda *engine)
     meter m = {.engine = engine, .copy_ns = none, .seal_ns = none, .small_ns = none, .direct_ns = none};
     cudaError_t error = cudaEventCreate(&m.begin);
     m.stream = engine->streams[KVX_CUDA_SETUP];
+    m.key_slot = engine->dev.n_keys - 1;
     if (error == cudaSuccess)
         error = cudaEventCreate(&m.end);
     if (error == cudaSuccess)

@@ -46,6 +46,7 @@ extern const bench_sub bench_link;
 extern const bench_sub bench_transfer;
 extern const bench_sub bench_layouts;
 extern const bench_sub bench_pool;
+extern const bench_sub bench_crypt;
 
 /* ----------------------------------------------------------------------------------------------------------- context
  */

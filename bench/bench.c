@@ -6,7 +6,8 @@
 #include <string.h>
 
 static const bench_sub *const subs[] = {
-    &bench_link, &bench_transfer, &bench_layouts, &bench_crypt, &bench_latency, &bench_cpu_gcm, &bench_pool, NULL,
+    &bench_link,         &bench_transfer, &bench_layouts, &bench_crypt, &bench_latency,
+    &bench_interference, &bench_cpu_gcm,  &bench_pool,    NULL,
 };
 
 static bool run_one(bench *b, const bench_sub *sub)

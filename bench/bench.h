@@ -48,6 +48,7 @@ extern const bench_sub bench_layouts;
 extern const bench_sub bench_pool;
 extern const bench_sub bench_crypt;
 extern const bench_sub bench_latency;
+extern const bench_sub bench_interference;
 extern const bench_sub bench_cpu_gcm;
 
 /* ----------------------------------------------------------------------------------------------------------- context

@@ -58,9 +58,9 @@ bool make_layouts(crypt_scene *s)
 {
     static const uint32_t n_segments[CRYPT_N_LAYOUTS] = {CRYPT_BLOCK_UNITS, 1};
     std::vector<kvx_dev_layout> layouts(KVX_LAYOUTS_LIMIT);
-    kvx_dev_lane *lanes;
-    kvx_dev_segment *segments;
-    kvx_dev_layout *made;
+    kvx_dev_lane *lanes = nullptr;
+    kvx_dev_segment *segments = nullptr;
+    kvx_dev_layout *made = nullptr;
     if (!upload(s, lanes_of(s), &lanes) || !upload(s, segments_of(s), &segments))
         return false;
     for (uint32_t i = 0; i < CRYPT_N_LAYOUTS; i++) {
@@ -81,8 +81,8 @@ bool make_layouts(crypt_scene *s)
 bool make_slots(crypt_scene *s)
 {
     std::vector<kvx_dev_class> classes(1);
-    kvx_dev_class *dev_classes;
-    uint8_t **chunks;
+    kvx_dev_class *dev_classes = nullptr;
+    uint8_t **chunks = nullptr;
     classes[0].n_slots = s->n_blocks;
     classes[0].slot_bytes = (uint32_t)(CRYPT_BLOCK_UNITS * s->shape.unit_bytes);
     classes[0].max_units = CRYPT_BLOCK_UNITS;
@@ -100,8 +100,8 @@ bool make_keys(crypt_scene *s)
 {
     std::vector<uint32_t> tenant_keys(CRYPT_KEYS);
     std::vector<uint8_t> bytes(CRYPT_KEYS * 32);
-    uint32_t *dev_tenants;
-    uint8_t *slots, *dev_bytes;
+    uint32_t *dev_tenants = nullptr;
+    uint8_t *slots = nullptr, *dev_bytes = nullptr;
     for (uint32_t i = 0; i < CRYPT_KEYS; i++) {
         tenant_keys[i] = i;
         crypt_key(i, &bytes[i * 32]);

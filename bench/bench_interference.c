@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvx-bench interference: what offload costs the work beside it. Each workload runs alone and beside each offload,
+ * which has been going on for a while when the clock starts. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "bench_crypt.h"
+
+#if KVX_WITH_CUDA
+#include "bench_offload.h"
+#include "bench_workload.h"
+
+#define PACED_RATE 2.6e9 /* bytes a second: new KV of one busy GPU */
+#define ALLOWED_POINTS 3.0
+#define N_BLOCKS_QUICK 64u
+#define N_BLOCKS 256u
+#define UNIT_BYTES 65536u
+#define BURST_BYTES (64u << 20)
+
+/* MATCHED: at the rate that the plaintext pieces reached beside the same workload. */
+typedef enum pace { FULL, MATCHED, PACED } pace;
+
+static const struct side {
+    const char *name;
+    offload_mover mover;
+    bool store;
+    pace pace;
+} sides[] = {
+    {"plain_pieces_out", OFFLOAD_PIECES, true, FULL},  {"plain_kernel_out", OFFLOAD_KERNEL, true, FULL},
+    {"kvx_staged_out", OFFLOAD_STAGED, true, FULL},    {"kvx_staged_out", OFFLOAD_STAGED, true, MATCHED},
+    {"kvx_direct_out", OFFLOAD_DIRECT, true, FULL},    {"plain_pieces_in", OFFLOAD_PIECES, false, FULL},
+    {"plain_kernel_in", OFFLOAD_KERNEL, false, FULL},  {"kvx_restore", OFFLOAD_STAGED, false, FULL},
+    {"kvx_restore", OFFLOAD_STAGED, false, MATCHED},   {"plain_pieces_out", OFFLOAD_PIECES, true, PACED},
+    {"plain_kernel_out", OFFLOAD_KERNEL, true, PACED}, {"kvx_staged_out", OFFLOAD_STAGED, true, PACED},
+    {"kvx_direct_out", OFFLOAD_DIRECT, true, PACED},   {"plain_pieces_in", OFFLOAD_PIECES, false, PACED},
+    {"plain_kernel_in", OFFLOAD_KERNEL, false, PACED}, {"kvx_restore", OFFLOAD_STAGED, false, PACED},
+};
+static const char *const pace_names[] = {"full", "matched", "paced"};
+
+typedef struct run_state {
+    bench *b;
+    offload *offload;
+    workload *work;
+    workload_kind kind;
+    uint32_t n_steps, repeat;
+    double seal_rate;         /* GB/s of the whole chip */
+    double alone_seconds;     /* of n_steps */
+    double alone_step_us;     /* median */
+    double plain_rate[2];     /* GB/s of the pieces at full rate: in, out */
+    double plain_slowdown[2]; /* per cent */
+} run_state;
+
+static void wait_a_while(void)
+{
+    const struct timespec pause = {0, 20000000};
+    nanosleep(&pause, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- alone
+ */
+
+static bool choose_steps(run_state *r)
+{
+    const double wanted = r->b->settings.scale == BENCH_QUICK ? 0.04 : r->kind == WORKLOAD_DECODE ? 0.2 : 0.1;
+    double seconds;
+    uint32_t n;
+    if (!workload_run(r->work, 4, NULL, &seconds) || !workload_check(r->work, "nothing") ||
+        !workload_run(r->work, 8, NULL, &seconds))
+        return false;
+    n = (uint32_t)(wanted * 8 / seconds);
+    r->n_steps = n < 10 ? 10 : n > 1000 ? 1000 : n;
+    return true;
+}
+
+static void report_alone(run_state *r, bench_samples *steps)
+{
+    const char *name = workload_names[r->kind];
+    bool is_bytes;
+    const double amount = workload_amount(r->work, &is_bytes) * r->n_steps / r->alone_seconds;
+    const double p99 = bench_quantile(steps, 0.99) - r->alone_step_us;
+    bench_row(r->b, "step", "us", steps, "workload=%s beside=nothing", name);
+    bench_value(r->b, "delay_p99", "us", p99, "workload=%s beside=nothing", name);
+    bench_value(r->b, "speed", is_bytes ? "GB/s" : "TFLOP/s", amount / (is_bytes ? 1e9 : 1e12),
+                "workload=%s beside=nothing", name);
+    printf("\n%s: %u steps of %.1f us alone, p99 %+.1f us; %.0f %s\n", name, r->n_steps, r->alone_step_us, p99,
+           amount / (is_bytes ? 1e9 : 1e12), is_bytes ? "GB/s" : "TFLOP/s");
+}
+
+static bool measure_alone(run_state *r)
+{
+    bench_samples steps = {0}, seconds = {0};
+    double s;
+    uint32_t i;
+    bool done = choose_steps(r);
+    for (i = 0; done && i < 2 * r->repeat; i++) {
+        done = workload_run(r->work, r->n_steps, &steps, &s);
+        bench_samples_add(&seconds, s);
+    }
+    if (done) {
+        r->alone_seconds = bench_median(&seconds);
+        r->alone_step_us = bench_median(&steps);
+        report_alone(r, &steps);
+    }
+    bench_samples_free(&steps);
+    bench_samples_free(&seconds);
+    return done;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ beside
+ */
+
+typedef struct figures {
+    bench_samples steps, slowdown, rate;
+} figures;
+
+static bool measure_beside(run_state *r, figures *f)
+{
+    double bytes, began, seconds;
+    uint32_t i;
+    wait_a_while();
+    for (i = 0; i < r->repeat; i++) {
+        bytes = offload_bytes(r->offload);
+        began = bench_now();
+        if (!workload_run(r->work, r->n_steps, &f->steps, &seconds))
+            return false;
+        bench_samples_add(&f->rate, (offload_bytes(r->offload) - bytes) / (bench_now() - began) / 1e9);
+        bench_samples_add(&f->slowdown, 100 * (seconds / r->alone_seconds - 1));
+    }
+    return true;
+}
+
+/* The share of the chip that the bursts of a sealed offload take, in per cent; negative for what does not seal in
+ * bursts. */
+static double share_of(const run_state *r, const struct side *s, double rate)
+{
+    return s->mover == OFFLOAD_STAGED && r->seal_rate > 0 ? 100 * rate / r->seal_rate : -1;
+}
+
+/* What the slowdown may be: a little more than plaintext's at the same rate, and where the workload fills the chip the
+ * bursts' share; 1 % when paced. Negative: nothing is asked of this one. */
+static double bound_of(const run_state *r, const struct side *s, double share)
+{
+    if (s->mover != OFFLOAD_STAGED || s->pace == FULL)
+        return -1;
+    if (s->pace == PACED)
+        return 1;
+    return r->plain_slowdown[s->store] + ALLOWED_POINTS + (r->kind == WORKLOAD_DECODE ? 0 : share);
+}
+
+static void report_beside(run_state *r, const struct side *s, figures *f)
+{
+    const char *name = workload_names[r->kind], *pace_name = pace_names[s->pace];
+    bench *b = r->b;
+    const double rate =
+        bench_row(b, "rate", "GB/s", &f->rate, "workload=%s beside=%s pace=%s", name, s->name, pace_name);
+    const double slowdown =
+        bench_row(b, "slowdown", "percent", &f->slowdown, "workload=%s beside=%s pace=%s", name, s->name, pace_name);
+    const double delay = bench_quantile(&f->steps, 0.99) - r->alone_step_us, share = share_of(r, s, rate);
+    const double bound = bound_of(r, s, share);
+    bench_value(b, "delay_p99", "us", delay, "workload=%s beside=%s pace=%s", name, s->name, pace_name);
+    printf("  %-18s %-8s %8.2f %+10.2f %9.1f .. %-9.1f %10.1f", s->name, pace_name, rate, slowdown,
+           bench_quantile(&f->slowdown, 0.1), bench_quantile(&f->slowdown, 0.9), delay);
+    if (share >= 0) {
+        bench_value(b, "share", "percent", share, "workload=%s beside=%s pace=%s", name, s->name, pace_name);
+        printf(" %8.2f", share);
+    }
+    if (bound >= 0) {
+        bench_value(b, "bound", "percent", bound, "workload=%s beside=%s pace=%s", name, s->name, pace_name);
+        printf(" %8.2f%s", bound, slowdown <= bound ? "" : "  above");
+    }
+    putchar('\n');
+    fflush(stdout);
+    if (s->mover == OFFLOAD_PIECES && s->pace == FULL) {
+        r->plain_rate[s->store] = rate;
+        r->plain_slowdown[s->store] = slowdown;
+    }
+}
+
+static bool measure_side(run_state *r, const struct side *s)
+{
+    const double rates[] = {0, r->plain_rate[s->store] * 1e9, PACED_RATE};
+    const offload_plan plan = {s->mover, s->store, rates[s->pace]};
+    figures f = {{0}, {0}, {0}};
+    bool done = offload_prepare(r->offload, &plan) && offload_start(r->offload, &plan);
+    if (done) {
+        done = measure_beside(r, &f);
+        done = offload_stop(r->offload) && done;
+    }
+    done = done && workload_check(r->work, s->name) && offload_check(r->offload, &plan, s->name);
+    if (done)
+        report_beside(r, s, &f);
+    bench_samples_free(&f.steps);
+    bench_samples_free(&f.slowdown);
+    bench_samples_free(&f.rate);
+    return done;
+}
+
+static bool run_workload(run_state *r)
+{
+    const bool quick = r->b->settings.scale == BENCH_QUICK;
+    size_t i;
+    bool done;
+    if (!workload_open(r->b, r->kind, &r->work))
+        return false;
+    done = measure_alone(r);
+    for (i = 0; done && i < sizeof(sides) / sizeof(sides[0]); i++)
+        if (!quick || sides[i].mover != OFFLOAD_KERNEL)
+            done = measure_side(r, &sides[i]);
+    workload_close(r->work);
+    return done;
+}
+
+static bool run_workloads(bench *b, bench_scene *scene)
+{
+    run_state r = {.b = b, .repeat = bench_repeat(b, 2, 3, 5)};
+    workload_kind kind;
+    bool done;
+    r.seal_rate = crypt_seal_rate(b, UNIT_BYTES, BURST_BYTES);
+    if (r.seal_rate <= 0 || !offload_open(scene, &r.offload))
+        return false;
+    bench_value(b, "seal_rate", "GB/s", r.seal_rate, "unit=%u burst=%u", UNIT_BYTES, BURST_BYTES);
+    printf("the whole chip seals %.0f GB/s; share: of the chip, that the bursts take\n", r.seal_rate);
+    printf("  %-18s %-8s %8s %10s %22s %10s %8s %8s\n", "beside", "pace", "GB/s", "slowdown %", "p10 .. p90", "p99 us",
+           "share %", "bound %");
+    for (done = true, kind = WORKLOAD_PERSISTENT; done && kind < WORKLOAD_KINDS; kind++) {
+        r.kind = kind;
+        done = run_workload(&r);
+    }
+    offload_close(r.offload);
+    return done;
+}
+
+static bool run_on_gpu(bench *b)
+{
+    const bench_shape shape = {.n_blocks = b->settings.scale == BENCH_QUICK ? N_BLOCKS_QUICK : N_BLOCKS,
+                               .n_layers = 64,
+                               .n_kinds = 2,
+                               .n_segments = 64,
+                               .piece_bytes = {32768, 32768}};
+    bench_scene scene;
+    const bool done = bench_scene_open(b, &shape, &scene) && run_workloads(b, &scene);
+    return bench_scene_close(&scene) && done;
+}
+#endif
+
+static bool run(bench *b)
+{
+#if KVX_WITH_CUDA
+    if (!bench_on_cpu(b))
+        return run_on_gpu(b);
+#endif
+    fputs("interference needs a GPU: not measured\n", stderr);
+    return b->settings.all;
+}
+
+const bench_sub bench_interference = {
+    "interference",
+    "what offload costs the work beside it (needs a GPU)",
+    "Matrix products that fill the GPU (one CTA to a multiprocessor, or one a tile), a prefill chunk and a step of\n"
+    "decoding that does nothing but read memory, on a stream of high priority, each alone and beside offload of "
+    "blocks\n"
+    "of 4 MiB in 128 pieces. Pace: full, matched (the rate that plaintext pieces reached beside the same work), or\n"
+    "paced to 2.6 GB/s. `slowdown`: of all steps together. `p99 us`: by how much the 99th of 100 steps is longer than\n"
+    "the median step alone. `bound`: plaintext's slowdown + 3 points, + the bursts' share where the work fills the\n"
+    "chip; 1 % when paced. Results of the work and all bytes offloaded are compared afterwards.\n",
+    NULL,
+    run,
+};

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVX_BENCH_OFFLOAD_H
+#define KVX_BENCH_OFFLOAD_H
+/* Offload that goes on, on a thread of its own, while something else is measured: blocks of a scene over and over, in
+ * calls of a few blocks, at most four in flight, as fast as it goes or at a given rate. */
+#include "bench_plain.h"
+
+typedef enum offload_mover {
+    OFFLOAD_PIECES, /* batched copy of plaintext pieces by the copy engine */
+    OFFLOAD_KERNEL, /* plaintext, by a kernel over the link */
+    OFFLOAD_STAGED, /* kvx; restores always come this way */
+    OFFLOAD_DIRECT  /* kvx, stores straight to host memory */
+} offload_mover;
+
+typedef struct offload_plan {
+    offload_mover mover;
+    bool store;
+    double rate; /* bytes per second; 0: as fast as it goes */
+} offload_plan;
+
+typedef struct offload offload;
+
+bool offload_open(bench_scene *s, offload **made);
+void offload_close(offload *o);
+
+/* Fills the cache with the pattern of the seed and moves all of it out, so that every slot holds a block. */
+bool offload_prepare(offload *o, const offload_plan *plan);
+
+/* Starts the thread, and ends it; bytes given to the device so far. offload_stop() is false if the thread failed. */
+bool offload_start(offload *o, const offload_plan *plan);
+double offload_bytes(offload *o);
+bool offload_stop(offload *o);
+
+/* Brings all blocks back over other contents and compares them; a difference is a failed check. */
+bool offload_check(offload *o, const offload_plan *plan, const char *name);
+
+#endif

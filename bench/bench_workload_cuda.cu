@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The workloads: matrix products, and a graph of kernels that read memory. Both are deterministic to the bit. */
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "bench_gemm.cuh"
+#include "bench_workload.h"
+#include "pattern.h"
+
+const char *const workload_names[WORKLOAD_KINDS] = {"gemm_persistent", "gemm_waves", "prefill", "decode"};
+
+struct workload {
+    bench *b;
+    workload_kind kind;
+    gemm::problem product;
+    int n_ctas;
+    uint8_t *dev_memory;  /* decode: what is read */
+    uint64_t *dev_result; /* decode: sums, one for each CTA and kernel */
+    uint64_t *dev_checksum;
+    cudaStream_t stream;
+    cudaGraphExec_t graph;
+    uint64_t checksum; /* of the first step; 0: none yet */
+};
+
+namespace
+{
+
+constexpr uint32_t decode_kernels = 64, decode_threads = 512;
+constexpr uint64_t decode_bytes = 64u << 20, decode_memory = decode_kernels * decode_bytes;
+
+bool ok(cudaError_t error, const char *doing)
+{
+    if (error != cudaSuccess)
+        fprintf(stderr, "interference: %s: %s\n", doing, cudaGetErrorString(error));
+    return error == cudaSuccess;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ kernels
+ */
+
+/* Values from -1 to 1 with seven bits: products of them are exact in f32. */
+__global__ void fill_matrix(__nv_bfloat16 *matrix, size_t n, uint64_t seed)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        matrix[i] = __float2bfloat16(((int)(pattern_word(seed, i) & 0xff) - 128) / 128.0f);
+}
+
+__global__ void __launch_bounds__(decode_threads) read_memory(const uint4 *from, uint64_t *sums)
+{
+    const uint64_t n = decode_bytes / sizeof(uint4), step = (uint64_t)gridDim.x * decode_threads;
+    uint64_t sum = 0;
+#pragma unroll 4
+    for (uint64_t i = (uint64_t)blockIdx.x * decode_threads + threadIdx.x; i < n; i += step) {
+        const uint4 x = __ldcs(from + i);
+        sum += (uint64_t)(x.x ^ x.z) << 32 | (x.y ^ x.w);
+    }
+    for (int mask = 16; mask > 0; mask /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+    if (threadIdx.x % 32 == 0)
+        sums[blockIdx.x * (decode_threads / 32) + threadIdx.x / 32] = sum;
+}
+
+__global__ void add_up(const uint64_t *words, size_t n, uint64_t *checksum)
+{
+    unsigned long long sum = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        sum += pattern_word(words[i], i);
+    atomicAdd(reinterpret_cast<unsigned long long *>(checksum), sum);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ opening
+ */
+
+template <class T> bool make(size_t n, T **memory)
+{
+    return ok(cudaMalloc(reinterpret_cast<void **>(memory), n * sizeof(T)), "allocate GPU memory for a workload");
+}
+
+bool open_product(workload *w, int m, int n, int k)
+{
+    __nv_bfloat16 *a = nullptr, *b = nullptr;
+    w->product = {nullptr, nullptr, nullptr, m, n, k};
+    if (!make((size_t)m * k, &a))
+        return false;
+    w->product.a = a;
+    if (!make((size_t)n * k, &b))
+        return false;
+    w->product.b = b;
+    if (!make((size_t)m * n, &w->product.c))
+        return false;
+    fill_matrix<<<1024, 256, 0, w->stream>>>(a, (size_t)m * k, 1);
+    fill_matrix<<<1024, 256, 0, w->stream>>>(b, (size_t)n * k, 2);
+    if (w->kind == WORKLOAD_WAVES)
+        w->n_ctas = m / gemm::tile_m * (n / gemm::tile_n);
+    return ok(cudaGetLastError(), "fill matrices") &&
+           ok(cudaFuncSetAttribute(gemm::kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, gemm::shared_bytes),
+              "take shared memory for a matrix product");
+}
+
+bool open_decode(workload *w)
+{
+    cudaGraph_t graph = nullptr;
+    w->n_ctas *= 4;
+    const size_t n_sums = (size_t)w->n_ctas * (decode_threads / 32);
+    if (!make(decode_memory, &w->dev_memory) || !make(decode_kernels * n_sums, &w->dev_result) ||
+        !device_fill(&w->b->dev, w->dev_memory, decode_memory, 3, 0) || !device_sync(&w->b->dev) ||
+        !ok(cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeThreadLocal), "capture"))
+        return false;
+    for (uint32_t i = 0; i < decode_kernels; i++)
+        read_memory<<<w->n_ctas, decode_threads, 0, w->stream>>>(
+            reinterpret_cast<const uint4 *>(w->dev_memory + i * decode_bytes), w->dev_result + i * n_sums);
+    const bool done = ok(cudaStreamEndCapture(w->stream, &graph), "capture") &&
+                      ok(cudaGraphInstantiate(&w->graph, graph, 0), "make a graph");
+    if (graph)
+        cudaGraphDestroy(graph);
+    return done;
+}
+
+bool open_kind(workload *w)
+{
+    switch (w->kind) {
+    case WORKLOAD_PREFILL:
+        return open_product(w, 5120, 2048, 5120);
+    case WORKLOAD_DECODE:
+        return open_decode(w);
+    default:
+        return open_product(w, 8192, 8192, 8192);
+    }
+}
+
+bool step(workload *w)
+{
+    if (w->kind == WORKLOAD_DECODE)
+        return ok(cudaGraphLaunch(w->graph, w->stream), "launch a graph");
+    gemm::kernel<<<w->n_ctas, gemm::n_threads, gemm::shared_bytes, w->stream>>>(w->product);
+    return ok(cudaGetLastError(), "launch a matrix product");
+}
+
+/* ------------------------------------------------------------------------------------------------------------- checks
+ */
+
+/* One element by the CPU: sums of products that are multiples of 2^-14 and below 2^13, so exact in double. */
+bool check_element(workload *w, int row, int column)
+{
+    const int k = w->product.k;
+    std::vector<__nv_bfloat16> a(k), b(k);
+    __nv_bfloat16 c;
+    double sum = 0;
+    if (!ok(cudaMemcpy(a.data(), w->product.a + (size_t)row * k, k * 2, cudaMemcpyDefault), "read a matrix") ||
+        !ok(cudaMemcpy(b.data(), w->product.b + (size_t)column * k, k * 2, cudaMemcpyDefault), "read a matrix") ||
+        !ok(cudaMemcpy(&c, w->product.c + (size_t)row * w->product.n + column, 2, cudaMemcpyDefault), "read a matrix"))
+        return false;
+    for (int i = 0; i < k; i++)
+        sum += (double)__bfloat162float(a[i]) * __bfloat162float(b[i]);
+    if (fabs(__bfloat162float(c) - sum) > fabs(sum) / 128 + 0.01)
+        bench_fail(w->b, "%s: element %d, %d is %g and not %g", workload_names[w->kind], row, column,
+                   __bfloat162float(c), sum);
+    return true;
+}
+
+bool check_product(workload *w)
+{
+    bool done = true;
+    for (int i = 0; i < 16 && done; i++) {
+        const uint64_t x = pattern_word(4, (uint64_t)i);
+        done = check_element(w, (int)(x % (uint64_t)w->product.m), (int)((x >> 32) % (uint64_t)w->product.n));
+    }
+    return done;
+}
+
+bool sum_up(workload *w, uint64_t *checksum)
+{
+    const bool decode = w->kind == WORKLOAD_DECODE;
+    const uint64_t *words = decode ? w->dev_result : reinterpret_cast<const uint64_t *>(w->product.c);
+    const size_t n =
+        decode ? decode_kernels * (size_t)w->n_ctas * (decode_threads / 32) : (size_t)w->product.m * w->product.n / 4;
+    if (!ok(cudaMemsetAsync(w->dev_checksum, 0, sizeof *checksum, w->stream), "clear a checksum"))
+        return false;
+    add_up<<<1024, 256, 0, w->stream>>>(words, n, w->dev_checksum);
+    return ok(cudaMemcpyAsync(checksum, w->dev_checksum, sizeof *checksum, cudaMemcpyDefault, w->stream), "checksum") &&
+           ok(cudaStreamSynchronize(w->stream), "checksum");
+}
+
+bool run_between(workload *w, std::vector<cudaEvent_t> &events)
+{
+    if (!ok(cudaEventRecord(events[0], w->stream), "event"))
+        return false;
+    for (size_t i = 1; i < events.size(); i++)
+        if (!step(w) || !ok(cudaEventRecord(events[i], w->stream), "event"))
+            return false;
+    return ok(cudaStreamSynchronize(w->stream), "run a workload");
+}
+
+} // namespace
+
+/* -------------------------------------------------------------------------------------------------------- the
+ * interface
+ */
+
+bool workload_open(bench *b, workload_kind kind, workload **made)
+{
+    workload *w = new (std::nothrow) workload();
+    int least = 0, greatest = 0;
+    if (!w)
+        return false;
+    w->b = b;
+    w->kind = kind;
+    if (!ok(cudaDeviceGetStreamPriorityRange(&least, &greatest), "ask for priorities") ||
+        !ok(cudaStreamCreateWithPriority(&w->stream, cudaStreamNonBlocking, greatest), "create a stream") ||
+        !ok(cudaDeviceGetAttribute(&w->n_ctas, cudaDevAttrMultiProcessorCount, b->dev.ordinal), "count SMs") ||
+        !make(1, &w->dev_checksum) || !open_kind(w)) {
+        workload_close(w);
+        return false;
+    }
+    *made = w;
+    return true;
+}
+
+void workload_close(workload *w)
+{
+    if (w->stream)
+        cudaStreamSynchronize(w->stream);
+    if (w->graph)
+        cudaGraphExecDestroy(w->graph);
+    cudaFree(const_cast<__nv_bfloat16 *>(w->product.a));
+    cudaFree(const_cast<__nv_bfloat16 *>(w->product.b));
+    cudaFree(w->product.c);
+    cudaFree(w->dev_memory);
+    cudaFree(w->dev_result);
+    cudaFree(w->dev_checksum);
+    if (w->stream)
+        cudaStreamDestroy(w->stream);
+    delete w;
+}
+
+bool workload_run(workload *w, uint32_t n_steps, bench_samples *step_us, double *seconds)
+{
+    std::vector<cudaEvent_t> events(n_steps + 1);
+    float ms = 0;
+    bool done = true;
+    for (cudaEvent_t &event : events)
+        done = done && ok(cudaEventCreate(&event), "create an event");
+    done = done && run_between(w, events);
+    for (uint32_t i = 0; done && step_us && i < n_steps; i++) {
+        done = ok(cudaEventElapsedTime(&ms, events[i], events[i + 1]), "read an event");
+        bench_samples_add(step_us, ms * 1e3);
+    }
+    done = done && ok(cudaEventElapsedTime(&ms, events[0], events[n_steps]), "read an event");
+    *seconds = ms * 1e-3;
+    for (cudaEvent_t event : events)
+        if (event)
+            cudaEventDestroy(event);
+    return done;
+}
+
+bool workload_check(workload *w, const char *beside)
+{
+    uint64_t checksum = 0;
+    if (!sum_up(w, &checksum))
+        return false;
+    if (w->checksum == 0) {
+        w->checksum = checksum;
+        return w->kind == WORKLOAD_DECODE || check_product(w);
+    }
+    if (checksum != w->checksum)
+        bench_fail(w->b, "%s beside %s: another result than alone", workload_names[w->kind], beside);
+    return true;
+}
+
+double workload_amount(const workload *w, bool *is_bytes)
+{
+    *is_bytes = w->kind == WORKLOAD_DECODE;
+    return *is_bytes ? (double)decode_memory : 2.0 * w->product.m * w->product.n * w->product.k;
+}

@@ -2,7 +2,8 @@
 /* A bf16 matrix product on the tensor cores as engines run them, to have something that offload can disturb: C = A *
  * B^T, all row-major. A CTA takes tiles of 128 x 256, its eight warps 64 x 64 each; slices of 64 columns come through a
  * ring of four in shared memory. With as many CTAs as multiprocessors it is a persistent kernel; with one CTA a tile
- * the hardware deals the tiles out, wave by wave. Sizes must be multiples of the tile's. */
+ * the hardware deals the tiles out, wave by wave. Sizes must be multiples of the tile's, and at
+ * least four slices. */
 #ifndef KVX_BENCH_GEMM_CUH
 #define KVX_BENCH_GEMM_CUH
 
@@ -51,42 +52,79 @@ __device__ __forceinline__ uint32_t place(uint32_t base, int row, int column)
     return base + (uint32_t)row * row_bytes + (uint32_t)((column ^ row) & 7) * 16;
 }
 
-__device__ __forceinline__ void load_rows(uint32_t base, const __nv_bfloat16 *from, int stride, int n_rows)
+/* Where a thread's copies come from and go to: one 16-byte column of every 32nd row. */
+struct loader {
+    const __nv_bfloat16 *a, *b;
+    uint32_t place;
+};
+
+__device__ __forceinline__ loader loader_of(const problem &p, uint32_t shared, int row, int column)
 {
-    for (int i = threadIdx.x; i < n_rows * 8; i += n_threads)
-        copy_16(place(base, i / 8, i % 8), from + (size_t)(i / 8) * stride + i % 8 * 8);
+    const int mine = threadIdx.x / 8, at = threadIdx.x % 8;
+    return {p.a + (size_t)(row + mine) * p.k + at * 8, p.b + (size_t)(column + mine) * p.k + at * 8,
+            place(shared, mine, at)};
 }
 
-/* The slice of 64 columns at `k` into its place of the ring; one group of copies, empty past the end. */
-__device__ __forceinline__ void load_stage(const problem &p, uint32_t shared, int row, int column, int slice)
+constexpr int n_parts = (tile_m + tile_n) / 128; /* of a slice's copies: 128 rows each, A's first */
+
+__device__ __forceinline__ void load_part(const problem &p, const loader &l, int slice, int part)
 {
-    if (slice * tile_k < p.k) {
-        const uint32_t base = shared + (uint32_t)(slice % n_stages) * stage_bytes;
-        load_rows(base, p.a + (size_t)row * p.k + slice * tile_k, p.k, tile_m);
-        load_rows(base + tile_m * row_bytes, p.b + (size_t)column * p.k + slice * tile_k, p.k, tile_n);
-    }
+    const __nv_bfloat16 *from = (part == 0 ? l.a : l.b + (size_t)(part - 1) * 128 * p.k) + slice * tile_k;
+    const uint32_t to = l.place + (uint32_t)(slice % n_stages) * stage_bytes + (uint32_t)part * 128 * row_bytes;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        copy_16(to + (uint32_t)i * 32 * row_bytes, from + (size_t)i * 32 * p.k);
+}
+
+/* Ends the copies of one slice as a group; the groups past the last slice are empty. */
+__device__ __forceinline__ void end_slice()
+{
     asm volatile("cp.async.commit_group;");
 }
 
-__device__ __forceinline__ void multiply_stage(uint32_t base, int warp, int lane, float sums[4][8][4])
+/* What a warp multiplies in one step of 16 columns. */
+struct fragments {
+    uint32_t a[4][4], b[4][4];
+};
+
+__device__ __forceinline__ void load_fragments(uint32_t base, int warp, int lane, int k, fragments *f)
 {
-    const uint32_t a_base = base, b_base = base + tile_m * row_bytes;
+    const uint32_t b_base = base + tile_m * row_bytes;
     const int a_row = warp % 2 * 64 + lane % 16, b_row = warp / 2 * 64 + lane % 8 + lane / 16 * 8;
 #pragma unroll
+    for (int i = 0; i < 4; i++)
+        load_matrices(place(base, a_row + i * 16, k * 2 + lane / 16), f->a[i]);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        load_matrices(place(b_base, b_row + j * 16, k * 2 + lane / 8 % 2), f->b[j]);
+}
+
+__device__ __forceinline__ void multiply_all(const fragments &f, float sums[4][8][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            multiply(sums[i][j], f.a[i], f.b[j / 2][j % 2 * 2], f.b[j / 2][j % 2 * 2 + 1]);
+}
+
+/* One slice: the next step's fragments and a part of a later slice are on their way while this step multiplies. */
+__device__ __forceinline__ void multiply_slice(const problem &p, const loader &l, uint32_t shared, int slice,
+                                               float sums[4][8][4])
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, later = slice + n_stages - 1;
+    const uint32_t base = shared + (uint32_t)(slice % n_stages) * stage_bytes;
+    fragments f[2];
+    load_fragments(base, warp, lane, 0, &f[0]);
+#pragma unroll
     for (int k = 0; k < tile_k / 16; k++) {
-        uint32_t a[4][4], b[4][4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            load_matrices(place(a_base, a_row + i * 16, k * 2 + lane / 16), a[i]);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            load_matrices(place(b_base, b_row + j * 16, k * 2 + lane / 8 % 2), b[j]);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+        if (k + 1 < tile_k / 16)
+            load_fragments(base, warp, lane, k + 1, &f[(k + 1) % 2]);
+        if (k < n_parts && later * tile_k < p.k)
+            load_part(p, l, later, k);
+        multiply_all(f[k % 2], sums);
     }
+    end_slice();
 }
 
 __device__ __forceinline__ void write_tile(const problem &p, int row, int column, const float sums[4][8][4])
@@ -117,21 +155,23 @@ __global__ void __launch_bounds__(n_threads, 1) kernel(const problem p)
 {
     extern __shared__ __align__(1024) uint8_t bench_gemm_shared[];
     const uint32_t shared = (uint32_t)__cvta_generic_to_shared(bench_gemm_shared);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_tiles = p.m / tile_m * (p.n / tile_n);
+    const int n_tiles = p.m / tile_m * (p.n / tile_n);
     for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
         float sums[4][8][4] = {};
         int row, column;
         find_tile(p, tile, &row, &column);
-        for (int slice = 0; slice < n_stages - 1; slice++)
-            load_stage(p, shared, row, column, slice);
+        const loader l = loader_of(p, shared, row, column);
+        for (int slice = 0; slice < n_stages - 1; slice++) {
+            for (int part = 0; part < n_parts; part++)
+                load_part(p, l, slice, part);
+            end_slice();
+        }
         for (int slice = 0; slice < p.k / tile_k; slice++) {
             asm volatile("cp.async.wait_group %0;" : : "n"(n_stages - 2));
             __syncthreads();
-            load_stage(p, shared, row, column, slice + n_stages - 1);
-            multiply_stage(shared + (uint32_t)(slice % n_stages) * stage_bytes, warp, lane, sums);
+            multiply_slice(p, l, shared, slice, sums);
         }
         write_tile(p, row, column, sums);
-        asm volatile("cp.async.wait_all;");
         __syncthreads();
     }
 }

@@ -70,7 +70,7 @@ static bool choose_steps(run_state *r)
         !workload_run(r->work, 8, NULL, &seconds))
         return false;
     n = (uint32_t)(wanted * 8 / seconds);
-    r->n_steps = n < 10 ? 10 : n > 1000 ? 1000 : n;
+    r->n_steps = n < 10 ? 10 : n > WORKLOAD_STEPS_MAX ? WORKLOAD_STEPS_MAX : n;
     return true;
 }
 
@@ -183,7 +183,9 @@ static bool measure_side(run_state *r, const struct side *s)
     const double rates[] = {0, r->plain_rate[s->store] * 1e9, PACED_RATE};
     const offload_plan plan = {s->mover, s->store, rates[s->pace]};
     figures f = {{0}, {0}, {0}};
-    bool done = offload_prepare(r->offload, &plan) && offload_start(r->offload, &plan);
+    bool done;
+    bench_say("%s beside %s, %s ...", workload_names[r->kind], s->name, pace_names[s->pace]);
+    done = offload_prepare(r->offload, &plan) && offload_start(r->offload, &plan);
     if (done) {
         done = measure_beside(r, &f);
         done = offload_stop(r->offload) && done;

@@ -23,6 +23,8 @@ typedef struct workload workload;
 bool workload_open(bench *b, workload_kind kind, workload **made);
 void workload_close(workload *w);
 
+#define WORKLOAD_STEPS_MAX 1000u
+
 /* Steps one after the other; complete on return. `step_us` (may be NULL) gets the time of each, `seconds` that of all,
  * by the GPU's clock. */
 bool workload_run(workload *w, uint32_t n_steps, bench_samples *step_us, double *seconds);

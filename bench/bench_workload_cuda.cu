@@ -22,6 +22,9 @@ struct workload {
     uint64_t *dev_checksum;
     cudaStream_t stream;
     cudaGraphExec_t graph;
+    /* One for each step and one more, made beforehand: the driver lets no event be made or destroyed while another
+     * thread does nothing but call it, as offload does. */
+    std::vector<cudaEvent_t> events;
     uint64_t checksum; /* of the first step; 0: none yet */
 };
 
@@ -119,6 +122,15 @@ bool open_decode(workload *w)
     return done;
 }
 
+bool make_events(workload *w)
+{
+    w->events.resize(WORKLOAD_STEPS_MAX + 1);
+    for (cudaEvent_t &event : w->events)
+        if (!ok(cudaEventCreate(&event), "create an event"))
+            return false;
+    return true;
+}
+
 bool open_kind(workload *w)
 {
     switch (w->kind) {
@@ -184,12 +196,12 @@ bool sum_up(workload *w, uint64_t *checksum)
            ok(cudaStreamSynchronize(w->stream), "checksum");
 }
 
-bool run_between(workload *w, std::vector<cudaEvent_t> &events)
+bool run_steps(workload *w, uint32_t n_steps)
 {
-    if (!ok(cudaEventRecord(events[0], w->stream), "event"))
+    if (!ok(cudaEventRecord(w->events[0], w->stream), "event"))
         return false;
-    for (size_t i = 1; i < events.size(); i++)
-        if (!step(w) || !ok(cudaEventRecord(events[i], w->stream), "event"))
+    for (uint32_t i = 1; i <= n_steps; i++)
+        if (!step(w) || !ok(cudaEventRecord(w->events[i], w->stream), "event"))
             return false;
     return ok(cudaStreamSynchronize(w->stream), "run a workload");
 }
@@ -211,7 +223,7 @@ bool workload_open(bench *b, workload_kind kind, workload **made)
     if (!ok(cudaDeviceGetStreamPriorityRange(&least, &greatest), "ask for priorities") ||
         !ok(cudaStreamCreateWithPriority(&w->stream, cudaStreamNonBlocking, greatest), "create a stream") ||
         !ok(cudaDeviceGetAttribute(&w->n_ctas, cudaDevAttrMultiProcessorCount, b->dev.ordinal), "count SMs") ||
-        !make(1, &w->dev_checksum) || !open_kind(w)) {
+        !make_events(w) || !make(1, &w->dev_checksum) || !open_kind(w)) {
         workload_close(w);
         return false;
     }
@@ -223,6 +235,9 @@ void workload_close(workload *w)
 {
     if (w->stream)
         cudaStreamSynchronize(w->stream);
+    for (cudaEvent_t event : w->events)
+        if (event)
+            cudaEventDestroy(event);
     if (w->graph)
         cudaGraphExecDestroy(w->graph);
     cudaFree(const_cast<__nv_bfloat16 *>(w->product.a));
@@ -238,21 +253,14 @@ void workload_close(workload *w)
 
 bool workload_run(workload *w, uint32_t n_steps, bench_samples *step_us, double *seconds)
 {
-    std::vector<cudaEvent_t> events(n_steps + 1);
     float ms = 0;
-    bool done = true;
-    for (cudaEvent_t &event : events)
-        done = done && ok(cudaEventCreate(&event), "create an event");
-    done = done && run_between(w, events);
+    bool done = n_steps < w->events.size() && run_steps(w, n_steps);
     for (uint32_t i = 0; done && step_us && i < n_steps; i++) {
-        done = ok(cudaEventElapsedTime(&ms, events[i], events[i + 1]), "read an event");
+        done = ok(cudaEventElapsedTime(&ms, w->events[i], w->events[i + 1]), "read an event");
         bench_samples_add(step_us, ms * 1e3);
     }
-    done = done && ok(cudaEventElapsedTime(&ms, events[0], events[n_steps]), "read an event");
+    done = done && ok(cudaEventElapsedTime(&ms, w->events[0], w->events[n_steps]), "read an event");
     *seconds = ms * 1e-3;
-    for (cudaEvent_t event : events)
-        if (event)
-            cudaEventDestroy(event);
     return done;
 }
 

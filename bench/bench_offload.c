@@ -16,14 +16,14 @@
 
 struct offload {
     bench_scene *scene;
-    plain *plain;
+    copier *copier;
     offload_plan plan;
     pthread_t thread;
     atomic_bool stop;
     _Atomic double bytes;
     bool good;
     uint32_t n_bad; /* blocks without a good verdict */
-    kvx_ticket tickets[PLAIN_IN_FLIGHT];
+    kvx_ticket tickets[COPIER_IN_FLIGHT];
 };
 
 static bool is_plain(offload_mover mover)
@@ -34,7 +34,7 @@ static bool is_plain(offload_mover mover)
 bool offload_open(bench_scene *s, offload **made)
 {
     offload *o = calloc(1, sizeof(*o));
-    if (!o || !plain_open(s, &o->plain)) {
+    if (!o || !copier_open(s, &o->copier)) {
         free(o);
         return false;
     }
@@ -47,18 +47,18 @@ void offload_close(offload *o)
 {
     if (!o)
         return;
-    plain_close(o->plain);
+    copier_close(o->copier);
     free(o);
 }
 
 static bool start_call(offload *o, uint32_t first, uint32_t n, uint32_t number)
 {
-    const plain_run run = {o->plan.mover == OFFLOAD_KERNEL, o->plan.store, first, n};
+    const copier_run run = {o->plan.mover == OFFLOAD_KERNEL, o->plan.store, first, n};
     const kvx_pair *pairs = o->scene->pairs + first;
     kvx_options options = KVX_OPTIONS_INIT;
     kvx_status status;
     if (is_plain(o->plan.mover))
-        return plain_start(o->plain, &run, number);
+        return copier_start(o->copier, &run, number);
     options.stream = o->scene->b->dev.stream; /* nothing else is in it */
     options.hints = KVX_HINT_NO_JOIN | (o->plan.store && o->plan.mover == OFFLOAD_DIRECT ? KVX_HINT_IDLE : 0);
     if (o->plan.store)
@@ -72,7 +72,7 @@ static bool end_call(offload *o, uint32_t number)
 {
     kvx_result result;
     if (is_plain(o->plan.mover))
-        return plain_wait(o->plain, number);
+        return copier_wait(o->copier, number);
     if (!bench_ok(kvx_wait(o->scene->ctx, 1, &o->tickets[number], WAIT_NS), "kvx_wait") ||
         !bench_ok(kvx_poll(o->scene->ctx, o->tickets[number], &result, 0, NULL), "kvx_poll"))
         return false;
@@ -91,13 +91,13 @@ static bool run_calls(offload *o, uint32_t n_calls)
     for (i = 0; good && i < n_calls && !o->stop; i++) {
         while (o->plan.rate > 0 && o->bytes > (bench_now() - began) * o->plan.rate && !o->stop)
             nanosleep(&moment, NULL);
-        if (i >= PLAIN_IN_FLIGHT)
-            good = end_call(o, ended++ % PLAIN_IN_FLIGHT);
-        good = good && start_call(o, i % (n_blocks / per_call) * per_call, per_call, i % PLAIN_IN_FLIGHT);
+        if (i >= COPIER_IN_FLIGHT)
+            good = end_call(o, ended++ % COPIER_IN_FLIGHT);
+        good = good && start_call(o, i % (n_blocks / per_call) * per_call, per_call, i % COPIER_IN_FLIGHT);
         o->bytes = o->bytes + call_bytes;
     }
     while (good && ended < i)
-        good = end_call(o, ended++ % PLAIN_IN_FLIGHT);
+        good = end_call(o, ended++ % COPIER_IN_FLIGHT);
     return good;
 }
 

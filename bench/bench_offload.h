@@ -3,7 +3,7 @@
 #define KVX_BENCH_OFFLOAD_H
 /* Offload that goes on, on a thread of its own, while something else is measured: blocks of a scene over and over, in
  * calls of a few blocks, at most four in flight, as fast as it goes or at a given rate. */
-#include "bench_plain.h"
+#include "bench_copier.h"
 
 typedef enum offload_mover {
     OFFLOAD_PIECES, /* batched copy of plaintext pieces by the copy engine */

@@ -7,9 +7,9 @@
 
 #include <cuda_runtime.h>
 
-#include "bench_plain.h"
+#include "bench_copier.h"
 
-struct plain {
+struct copier {
     int ordinal;
     uint32_t n_lanes;
     uint64_t piece_bytes;
@@ -17,7 +17,7 @@ struct plain {
     std::vector<size_t> sizes;
     void **dev_lists; /* device: the two lists, as the device addresses host memory */
     cudaStream_t stream;
-    cudaEvent_t events[PLAIN_IN_FLIGHT];
+    cudaEvent_t events[COPIER_IN_FLIGHT];
 };
 
 static bool ok(cudaError_t error, const char *doing)
@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(kernel_threads)
     }
 }
 
-static bool list_block(plain *p, const bench_scene *s, uint32_t block)
+static bool list_block(copier *p, const bench_scene *s, uint32_t block)
 {
     uint64_t n_bytes;
     void *slot;
@@ -56,7 +56,7 @@ static bool list_block(plain *p, const bench_scene *s, uint32_t block)
     return true;
 }
 
-static bool make_dev_lists(plain *p)
+static bool make_dev_lists(copier *p)
 {
     const size_t n = p->sizes.size();
     std::vector<void *> lists(p->dev_pieces);
@@ -70,7 +70,7 @@ static bool make_dev_lists(plain *p)
            ok(cudaMemcpy(p->dev_lists, lists.data(), 2 * n * sizeof(void *), cudaMemcpyDefault), "write lists");
 }
 
-static bool make_stream(plain *p)
+static bool make_stream(copier *p)
 {
     int least = 0, greatest = 0;
     if (!ok(cudaDeviceGetStreamPriorityRange(&least, &greatest), "ask for priorities") ||
@@ -82,9 +82,9 @@ static bool make_stream(plain *p)
     return true;
 }
 
-bool plain_open(bench_scene *s, plain **made)
+bool copier_open(bench_scene *s, copier **made)
 {
-    plain *p = new (std::nothrow) plain();
+    copier *p = new (std::nothrow) copier();
     if (!p)
         return false;
     p->ordinal = s->b->dev.ordinal;
@@ -94,14 +94,14 @@ bool plain_open(bench_scene *s, plain **made)
     for (uint32_t block = 0; done && block < s->shape.n_blocks; block++)
         done = list_block(p, s, block);
     if (!done || !make_dev_lists(p)) {
-        plain_close(p);
+        copier_close(p);
         return false;
     }
     *made = p;
     return true;
 }
 
-void plain_close(plain *p)
+void copier_close(copier *p)
 {
     if (!p)
         return;
@@ -116,7 +116,7 @@ void plain_close(plain *p)
     delete p;
 }
 
-static cudaError_t copy_batch(plain *p, void **to, void **from, size_t first, size_t n)
+static cudaError_t copy_batch(copier *p, void **to, void **from, size_t first, size_t n)
 {
     cudaMemcpyAttributes attributes = {};
     size_t start = 0;
@@ -130,7 +130,7 @@ static cudaError_t copy_batch(plain *p, void **to, void **from, size_t first, si
 #endif
 }
 
-bool plain_start(plain *p, const plain_run *run, uint32_t number)
+bool copier_start(copier *p, const copier_run *run, uint32_t number)
 {
     const size_t first = (size_t)run->first * p->n_lanes, n = (size_t)run->n * p->n_lanes, all = p->sizes.size();
     if (!ok(cudaSetDevice(p->ordinal), "select the GPU"))
@@ -149,7 +149,7 @@ bool plain_start(plain *p, const plain_run *run, uint32_t number)
     return ok(cudaEventRecord(p->events[number], p->stream), "record an event");
 }
 
-bool plain_wait(plain *p, uint32_t number)
+bool copier_wait(copier *p, uint32_t number)
 {
     return ok(cudaEventSynchronize(p->events[number]), "wait for a copy");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KVX_BENCH_PLAIN_H
-#define KVX_BENCH_PLAIN_H
+#ifndef KVX_BENCH_COPIER_H
+#define KVX_BENCH_COPIER_H
 /* Plaintext offload of runs of blocks, asynchronous, on a stream of the lowest priority: a batched copy of the pieces
  * by the copy engine, or a kernel that reads and writes host memory itself. */
 #include "bench.h"
@@ -9,22 +9,22 @@
 extern "C" {
 #endif
 
-#define PLAIN_IN_FLIGHT 4u
+#define COPIER_IN_FLIGHT 4u
 
-typedef struct plain plain;
+typedef struct copier copier;
 
 /* The blocks of the scene and its slots; what the pool holds is overwritten. */
-bool plain_open(bench_scene *s, plain **made);
-void plain_close(plain *p);
+bool copier_open(bench_scene *s, copier **made);
+void copier_close(copier *p);
 
-typedef struct plain_run {
+typedef struct copier_run {
     bool by_kernel, out;
     uint32_t first, n; /* blocks */
-} plain_run;
+} copier_run;
 
-/* Starts a run under one of PLAIN_IN_FLIGHT numbers; waits for the run under a number. From one thread at a time. */
-bool plain_start(plain *p, const plain_run *run, uint32_t number);
-bool plain_wait(plain *p, uint32_t number);
+/* Starts a run under one of COPIER_IN_FLIGHT numbers; waits for the run under a number. From one thread at a time. */
+bool copier_start(copier *p, const copier_run *run, uint32_t number);
+bool copier_wait(copier *p, uint32_t number);
 
 #ifdef __cplusplus
 }

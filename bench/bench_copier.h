@@ -22,9 +22,9 @@ typedef struct copier_run {
     uint32_t first, n; /* blocks */
 } copier_run;
 
-/* Starts a run under one of COPIER_IN_FLIGHT numbers; waits for the run under a number. From one thread at a time. */
+/* Starts a run under one of COPIER_IN_FLIGHT numbers; says whether the run under a number has ended. */
 bool copier_start(copier *p, const copier_run *run, uint32_t number);
-bool copier_wait(copier *p, uint32_t number);
+bool copier_look(copier *p, uint32_t number, bool *ended);
 
 #ifdef __cplusplus
 }

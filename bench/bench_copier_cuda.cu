@@ -10,7 +10,6 @@
 #include "bench_copier.h"
 
 struct copier {
-    int ordinal;
     uint32_t n_lanes;
     uint64_t piece_bytes;
     std::vector<void *> dev_pieces, host_pieces; /* n_lanes for each block */
@@ -87,7 +86,6 @@ bool copier_open(bench_scene *s, copier **made)
     copier *p = new (std::nothrow) copier();
     if (!p)
         return false;
-    p->ordinal = s->b->dev.ordinal;
     p->n_lanes = bench_shape_lanes(&s->shape);
     p->piece_bytes = s->shape.piece_bytes[0];
     bool done = make_stream(p);
@@ -133,8 +131,6 @@ static cudaError_t copy_batch(copier *p, void **to, void **from, size_t first, s
 bool copier_start(copier *p, const copier_run *run, uint32_t number)
 {
     const size_t first = (size_t)run->first * p->n_lanes, n = (size_t)run->n * p->n_lanes, all = p->sizes.size();
-    if (!ok(cudaSetDevice(p->ordinal), "select the GPU"))
-        return false;
     if (run->by_kernel) {
         void **dev = p->dev_lists + first, **host = p->dev_lists + all + first;
         copy_kernel<<<kernel_ctas, kernel_threads, 0, p->stream>>>(run->out ? host : dev, run->out ? dev : host,
@@ -149,7 +145,9 @@ bool copier_start(copier *p, const copier_run *run, uint32_t number)
     return ok(cudaEventRecord(p->events[number], p->stream), "record an event");
 }
 
-bool copier_wait(copier *p, uint32_t number)
+bool copier_look(copier *p, uint32_t number, bool *ended)
 {
-    return ok(cudaEventSynchronize(p->events[number]), "wait for a copy");
+    const cudaError_t error = cudaEventQuery(p->events[number]);
+    *ended = error == cudaSuccess;
+    return error == cudaErrorNotReady || ok(error, "look at a copy");
 }

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvx-bench interference: what offload costs the work beside it. Each workload runs alone and beside each offload,
  * which has been going on for a while when the clock starts. */
-#define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "bench_crypt.h"
 
@@ -52,12 +50,6 @@ typedef struct run_state {
     double plain_slowdown[2]; /* per cent */
 } run_state;
 
-static void wait_a_while(void)
-{
-    const struct timespec pause = {0, 20000000};
-    nanosleep(&pause, NULL);
-}
-
 /* ------------------------------------------------------------------------------------------------------------- alone
  */
 
@@ -66,8 +58,8 @@ static bool choose_steps(run_state *r)
     const double wanted = r->b->settings.scale == BENCH_QUICK ? 0.04 : r->kind == WORKLOAD_DECODE ? 0.2 : 0.1;
     double seconds;
     uint32_t n;
-    if (!workload_run(r->work, 4, NULL, &seconds) || !workload_check(r->work, "nothing") ||
-        !workload_run(r->work, 8, NULL, &seconds))
+    if (!workload_run(r->work, 4, NULL, NULL, &seconds) || !workload_check(r->work, "nothing") ||
+        !workload_run(r->work, 8, NULL, NULL, &seconds))
         return false;
     n = (uint32_t)(wanted * 8 / seconds);
     r->n_steps = n < 10 ? 10 : n > WORKLOAD_STEPS_MAX ? WORKLOAD_STEPS_MAX : n;
@@ -95,7 +87,7 @@ static bool measure_alone(run_state *r)
     uint32_t i;
     bool done = choose_steps(r);
     for (i = 0; done && i < 2 * r->repeat; i++) {
-        done = workload_run(r->work, r->n_steps, &steps, &s);
+        done = workload_run(r->work, r->n_steps, NULL, &steps, &s);
         bench_samples_add(&seconds, s);
     }
     if (done) {
@@ -115,20 +107,37 @@ typedef struct figures {
     bench_samples steps, slowdown, rate;
 } figures;
 
+static bool step_offload(void *context)
+{
+    return offload_step(context);
+}
+
+/* Offload alone, until it is in its stride. */
+static bool run_in(offload *o)
+{
+    const double began = bench_now();
+    while (bench_now() - began < 0.02)
+        if (!offload_step(o))
+            return false;
+    return true;
+}
+
 static bool measure_beside(run_state *r, figures *f)
 {
+    const workload_meanwhile meanwhile = {step_offload, r->offload};
     double bytes, began, seconds;
     uint32_t i;
-    wait_a_while();
+    if (!run_in(r->offload))
+        return false;
     for (i = 0; i < r->repeat; i++) {
         bytes = offload_bytes(r->offload);
         began = bench_now();
-        if (!workload_run(r->work, r->n_steps, &f->steps, &seconds))
+        if (!workload_run(r->work, r->n_steps, &meanwhile, &f->steps, &seconds))
             return false;
         bench_samples_add(&f->rate, (offload_bytes(r->offload) - bytes) / (bench_now() - began) / 1e9);
         bench_samples_add(&f->slowdown, 100 * (seconds / r->alone_seconds - 1));
     }
-    return true;
+    return offload_end(r->offload);
 }
 
 /* The share of the chip that the bursts of a sealed offload take, in per cent; negative for what does not seal in
@@ -185,12 +194,10 @@ static bool measure_side(run_state *r, const struct side *s)
     figures f = {{0}, {0}, {0}};
     bool done;
     bench_say("%s beside %s, %s ...", workload_names[r->kind], s->name, pace_names[s->pace]);
-    done = offload_prepare(r->offload, &plan) && offload_start(r->offload, &plan);
-    if (done) {
-        done = measure_beside(r, &f);
-        done = offload_stop(r->offload) && done;
-    }
-    done = done && workload_check(r->work, s->name) && offload_check(r->offload, &plan, s->name);
+    done = offload_prepare(r->offload, &plan);
+    offload_begin(r->offload, &plan);
+    done =
+        done && measure_beside(r, &f) && workload_check(r->work, s->name) && offload_check(r->offload, &plan, s->name);
     if (done)
         report_beside(r, s, &f);
     bench_samples_free(&f.steps);

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The offload thread. Its calls name the next blocks in turn; before a call that would be the fifth in flight it waits
- * for the oldest. */
-#define _POSIX_C_SOURCE 200809L
+/* Calls name the next blocks in turn. What has ended is found by polling, oldest first. */
 #include "bench_offload.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#define WAIT_NS (30ull * 1000000000)
+#define PATIENCE 20.0       /* seconds until a call that does not end counts as lost */
 #define FULL_RATE_BLOCKS 8u /* of 4 MiB, to a call */
 #define PACED_BLOCKS 4u
 
@@ -18,10 +13,9 @@ struct offload {
     bench_scene *scene;
     copier *copier;
     offload_plan plan;
-    pthread_t thread;
-    atomic_bool stop;
-    _Atomic double bytes;
-    bool good;
+    uint32_t n_started, n_ended; /* calls */
+    double began, last_end;      /* on the host's clock */
+    double bytes;
     uint32_t n_bad; /* blocks without a good verdict */
     kvx_ticket tickets[COPIER_IN_FLIGHT];
 };
@@ -68,77 +62,88 @@ static bool start_call(offload *o, uint32_t first, uint32_t n, uint32_t number)
     return bench_ok(status, o->plan.store ? "kvx_store" : "kvx_restore");
 }
 
-static bool end_call(offload *o, uint32_t number)
+/* Has the call under that number ended? */
+static bool look_at_call(offload *o, uint32_t number, bool *ended)
 {
     kvx_result result;
+    kvx_status status;
     if (is_plain(o->plan.mover))
-        return copier_wait(o->copier, number);
-    if (!bench_ok(kvx_wait(o->scene->ctx, 1, &o->tickets[number], WAIT_NS), "kvx_wait") ||
-        !bench_ok(kvx_poll(o->scene->ctx, o->tickets[number], &result, 0, NULL), "kvx_poll"))
-        return false;
-    o->n_bad += result.n - result.n_ok;
-    return true;
+        return copier_look(o->copier, number, ended);
+    status = kvx_poll(o->scene->ctx, o->tickets[number], &result, 0, NULL);
+    *ended = status == KVX_OK;
+    if (*ended)
+        o->n_bad += result.n - result.n_ok;
+    return status == KVX_PENDING || bench_ok(status, "kvx_poll");
 }
 
-/* Calls up to `n_calls`, or until told to stop; then waits for what is in flight. */
-static bool run_calls(offload *o, uint32_t n_calls)
+static bool take_in(offload *o)
 {
-    const uint32_t per_call = o->plan.rate > 0 ? PACED_BLOCKS : FULL_RATE_BLOCKS, n_blocks = o->scene->shape.n_blocks;
-    const double call_bytes = per_call * (double)o->scene->block_bytes, began = bench_now();
-    const struct timespec moment = {0, 20000};
-    uint32_t i, ended = 0;
-    bool good = true;
-    for (i = 0; good && i < n_calls && !o->stop; i++) {
-        while (o->plan.rate > 0 && o->bytes > (bench_now() - began) * o->plan.rate && !o->stop)
-            nanosleep(&moment, NULL);
-        if (i >= COPIER_IN_FLIGHT)
-            good = end_call(o, ended++ % COPIER_IN_FLIGHT);
-        good = good && start_call(o, i % (n_blocks / per_call) * per_call, per_call, i % COPIER_IN_FLIGHT);
-        o->bytes = o->bytes + call_bytes;
+    const double now = bench_now();
+    bool ended = true;
+    while (o->n_ended < o->n_started) {
+        if (!look_at_call(o, o->n_ended % COPIER_IN_FLIGHT, &ended))
+            return false;
+        if (!ended)
+            break;
+        o->n_ended++;
+        o->last_end = now;
     }
-    while (good && ended < i)
-        good = end_call(o, ended++ % COPIER_IN_FLIGHT);
-    return good;
-}
-
-static void *thread_main(void *argument)
-{
-    offload *o = argument;
-    o->good = run_calls(o, UINT32_MAX);
-    return NULL;
-}
-
-bool offload_start(offload *o, const offload_plan *plan)
-{
-    o->plan = *plan;
-    o->stop = false;
-    o->bytes = 0;
-    if (pthread_create(&o->thread, NULL, thread_main, o) == 0)
+    if (o->n_ended == o->n_started)
+        o->last_end = now;
+    if (now - o->last_end < PATIENCE)
         return true;
-    fputs("no thread for the offload\n", stderr);
+    fprintf(stderr, "offload: call %u of %u has not ended after %.0f s\n", o->n_ended, o->n_started, PATIENCE);
     return false;
 }
 
-double offload_bytes(offload *o)
+void offload_begin(offload *o, const offload_plan *plan)
+{
+    o->plan = *plan;
+    o->n_started = o->n_ended = 0;
+    o->bytes = 0;
+    o->began = o->last_end = bench_now();
+}
+
+bool offload_step(offload *o)
+{
+    const uint32_t per_call = o->plan.rate > 0 ? PACED_BLOCKS : FULL_RATE_BLOCKS;
+    const uint32_t n_groups = o->scene->shape.n_blocks / per_call;
+    if (!take_in(o))
+        return false;
+    if (o->n_started - o->n_ended == COPIER_IN_FLIGHT ||
+        (o->plan.rate > 0 && o->bytes > (bench_now() - o->began) * o->plan.rate))
+        return true;
+    if (!start_call(o, o->n_started % n_groups * per_call, per_call, o->n_started % COPIER_IN_FLIGHT))
+        return false;
+    o->n_started++;
+    o->bytes += per_call * (double)o->scene->block_bytes;
+    return true;
+}
+
+double offload_bytes(const offload *o)
 {
     return o->bytes;
 }
 
-bool offload_stop(offload *o)
+bool offload_end(offload *o)
 {
-    o->stop = true;
-    pthread_join(o->thread, NULL);
-    return o->good;
+    while (o->n_ended < o->n_started)
+        if (!take_in(o))
+            return false;
+    return true;
 }
 
 /* Every block once, one way. */
 static bool move_all(offload *o, const offload_plan *plan, bool store)
 {
-    o->plan = *plan;
-    o->plan.store = store;
-    o->plan.rate = 0;
-    o->stop = false;
-    return run_calls(o, o->scene->shape.n_blocks / FULL_RATE_BLOCKS);
+    offload_plan once = *plan;
+    once.store = store;
+    once.rate = 0;
+    offload_begin(o, &once);
+    while (o->n_started < o->scene->shape.n_blocks / FULL_RATE_BLOCKS)
+        if (!offload_step(o))
+            return false;
+    return offload_end(o);
 }
 
 bool offload_prepare(offload *o, const offload_plan *plan)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVX_BENCH_OFFLOAD_H
 #define KVX_BENCH_OFFLOAD_H
-/* Offload that goes on, on a thread of its own, while something else is measured: blocks of a scene over and over, in
- * calls of a few blocks, at most four in flight, as fast as it goes or at a given rate. */
+/* Offload that goes on while something else is measured: blocks of a scene over and over, in calls of a few blocks, at
+ * most four in flight, as fast as it goes or at a given rate. No thread of its own: whoever measures calls
+ * offload_step() again and again, which never waits. */
 #include "bench_copier.h"
 
 typedef enum offload_mover {
@@ -26,10 +27,12 @@ void offload_close(offload *o);
 /* Fills the cache with the pattern of the seed and moves all of it out, so that every slot holds a block. */
 bool offload_prepare(offload *o, const offload_plan *plan);
 
-/* Starts the thread, and ends it; bytes given to the device so far. offload_stop() is false if the thread failed. */
-bool offload_start(offload *o, const offload_plan *plan);
-double offload_bytes(offload *o);
-bool offload_stop(offload *o);
+/* Begins to go on as planned; a step takes in what has ended and makes a call if it is time for one; bytes given to the
+ * device so far; waits for what is in flight. */
+void offload_begin(offload *o, const offload_plan *plan);
+bool offload_step(offload *o);
+double offload_bytes(const offload *o);
+bool offload_end(offload *o);
 
 /* Brings all blocks back over other contents and compares them; a difference is a failed check. */
 bool offload_check(offload *o, const offload_plan *plan, const char *name);

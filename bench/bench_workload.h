@@ -25,9 +25,16 @@ void workload_close(workload *w);
 
 #define WORKLOAD_STEPS_MAX 1000u
 
-/* Steps one after the other; complete on return. `step_us` (may be NULL) gets the time of each, `seconds` that of all,
- * by the GPU's clock. */
-bool workload_run(workload *w, uint32_t n_steps, bench_samples *step_us, double *seconds);
+/* What to do besides while steps run; called again and again, must not wait. */
+typedef struct workload_meanwhile {
+    bool (*step)(void *context);
+    void *context;
+} workload_meanwhile;
+
+/* Steps one after the other, a few of them queued ahead; complete on return. `step_us` (may be NULL) gets the time of
+ * each, `seconds` that of all, by the GPU's clock. `meanwhile` may be NULL. */
+bool workload_run(workload *w, uint32_t n_steps, const workload_meanwhile *meanwhile, bench_samples *step_us,
+                  double *seconds);
 
 /* Compares what the last step computed with what the first step ever computed, which a few elements of a product by the
  * CPU vouch for; a difference is a failed check. */

@@ -22,15 +22,14 @@ struct workload {
     uint64_t *dev_checksum;
     cudaStream_t stream;
     cudaGraphExec_t graph;
-    /* One for each step and one more, made beforehand: the driver lets no event be made or destroyed while another
-     * thread does nothing but call it, as offload does. */
-    std::vector<cudaEvent_t> events;
-    uint64_t checksum; /* of the first step; 0: none yet */
+    std::vector<cudaEvent_t> events; /* of all steps, and one before them */
+    uint64_t checksum;               /* of the first step; 0: none yet */
 };
 
 namespace
 {
 
+constexpr uint32_t steps_ahead = 16;
 constexpr uint32_t decode_kernels = 64, decode_threads = 512;
 constexpr uint64_t decode_bytes = 64u << 20, decode_memory = decode_kernels * decode_bytes;
 
@@ -196,14 +195,34 @@ bool sum_up(workload *w, uint64_t *checksum)
            ok(cudaStreamSynchronize(w->stream), "checksum");
 }
 
-bool run_steps(workload *w, uint32_t n_steps)
+/* Takes in the steps that have ended. */
+bool count_ended(workload *w, uint32_t n_started, uint32_t *n_ended)
 {
+    cudaError_t error = cudaSuccess;
+    while (error == cudaSuccess && *n_ended < n_started) {
+        error = cudaEventQuery(w->events[*n_ended + 1]);
+        *n_ended += error == cudaSuccess;
+    }
+    return error == cudaErrorNotReady || ok(error, "look at a step");
+}
+
+/* One thread does everything: where two of them call the driver all the time, one can be kept out for good. */
+bool run_steps(workload *w, uint32_t n_steps, const workload_meanwhile *meanwhile)
+{
+    uint32_t n_started = 0, n_ended = 0;
     if (!ok(cudaEventRecord(w->events[0], w->stream), "event"))
         return false;
-    for (uint32_t i = 1; i <= n_steps; i++)
-        if (!step(w) || !ok(cudaEventRecord(w->events[i], w->stream), "event"))
+    while (n_ended < n_steps) {
+        if (n_started < n_steps && n_started - n_ended < steps_ahead) {
+            n_started++;
+            if (!step(w) || !ok(cudaEventRecord(w->events[n_started], w->stream), "event"))
+                return false;
+        } else if (meanwhile && !meanwhile->step(meanwhile->context))
             return false;
-    return ok(cudaStreamSynchronize(w->stream), "run a workload");
+        if (!count_ended(w, n_started, &n_ended))
+            return false;
+    }
+    return true;
 }
 
 } // namespace
@@ -251,10 +270,11 @@ void workload_close(workload *w)
     delete w;
 }
 
-bool workload_run(workload *w, uint32_t n_steps, bench_samples *step_us, double *seconds)
+bool workload_run(workload *w, uint32_t n_steps, const workload_meanwhile *meanwhile, bench_samples *step_us,
+                  double *seconds)
 {
     float ms = 0;
-    bool done = n_steps < w->events.size() && run_steps(w, n_steps);
+    bool done = n_steps < w->events.size() && run_steps(w, n_steps, meanwhile);
     for (uint32_t i = 0; done && step_us && i < n_steps; i++) {
         done = ok(cudaEventElapsedTime(&ms, w->events[i], w->events[i + 1]), "read an event");
         bench_samples_add(step_us, ms * 1e3);

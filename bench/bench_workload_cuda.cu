@@ -188,11 +188,11 @@ bool sum_up(workload *w, uint64_t *checksum)
     const uint64_t *words = decode ? w->dev_result : reinterpret_cast<const uint64_t *>(w->product.c);
     const size_t n =
         decode ? decode_kernels * (size_t)w->n_ctas * (decode_threads / 32) : (size_t)w->product.m * w->product.n / 4;
-    if (!ok(cudaMemsetAsync(w->dev_checksum, 0, sizeof *checksum, w->stream), "clear a checksum"))
+    /* Not in the workload's stream: see run_steps(). */
+    if (!ok(cudaMemsetAsync(w->dev_checksum, 0, sizeof *checksum, w->b->dev.stream), "clear a checksum"))
         return false;
-    add_up<<<1024, 256, 0, w->stream>>>(words, n, w->dev_checksum);
-    return ok(cudaMemcpyAsync(checksum, w->dev_checksum, sizeof *checksum, cudaMemcpyDefault, w->stream), "checksum") &&
-           ok(cudaStreamSynchronize(w->stream), "checksum");
+    add_up<<<1024, 256, 0, w->b->dev.stream>>>(words, n, w->dev_checksum);
+    return ok(cudaGetLastError(), "checksum") && device_copy(&w->b->dev, checksum, w->dev_checksum, sizeof *checksum);
 }
 
 /* Takes in the steps that have ended. */
@@ -206,7 +206,9 @@ bool count_ended(workload *w, uint32_t n_started, uint32_t *n_ended)
     return error == cudaErrorNotReady || ok(error, "look at a step");
 }
 
-/* One thread does everything: where two of them call the driver all the time, one can be kept out for good. */
+/* One thread does everything: where two of them call the driver all the time, one can be kept out for good. The stream
+ * holds nothing but kernels: after a copy to the host in it, its next kernel has been seen to wait for as long as other
+ * streams kept the copy engine busy. */
 bool run_steps(workload *w, uint32_t n_steps, const workload_meanwhile *meanwhile)
 {
     uint32_t n_started = 0, n_ended = 0;

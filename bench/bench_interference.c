@@ -44,8 +44,6 @@ typedef struct run_state {
     workload_kind kind;
     uint32_t n_steps, repeat;
     double seal_rate;         /* GB/s of the whole chip */
-    double alone_seconds;     /* of n_steps */
-    double alone_step_us;     /* median */
     double plain_rate[2];     /* GB/s of the pieces at full rate: in, out */
     double plain_slowdown[2]; /* per cent */
 } run_state;
@@ -69,34 +67,24 @@ static bool choose_steps(run_state *r)
 static void report_alone(run_state *r, bench_samples *steps)
 {
     const char *name = workload_names[r->kind];
+    const double median = bench_row(r->b, "step", "us", steps, "workload=%s beside=nothing", name);
+    const double p99 = bench_quantile(steps, 0.99) - median;
     bool is_bytes;
-    const double amount = workload_amount(r->work, &is_bytes) * r->n_steps / r->alone_seconds;
-    const double p99 = bench_quantile(steps, 0.99) - r->alone_step_us;
-    bench_row(r->b, "step", "us", steps, "workload=%s beside=nothing", name);
+    const double amount = workload_amount(r->work, &is_bytes), speed = amount / median / (is_bytes ? 1e3 : 1e6);
+    const char *unit = is_bytes ? "GB/s" : "TFLOP/s";
     bench_value(r->b, "delay_p99", "us", p99, "workload=%s beside=nothing", name);
-    bench_value(r->b, "speed", is_bytes ? "GB/s" : "TFLOP/s", amount / (is_bytes ? 1e9 : 1e12),
-                "workload=%s beside=nothing", name);
-    printf("\n%s: %u steps of %.1f us alone, p99 %+.1f us; %.0f %s\n", name, r->n_steps, r->alone_step_us, p99,
-           amount / (is_bytes ? 1e9 : 1e12), is_bytes ? "GB/s" : "TFLOP/s");
+    bench_value(r->b, "speed", unit, speed, "workload=%s beside=nothing", name);
+    printf("\n%s: %u steps of %.1f us alone, p99 %+.1f us; %.0f %s\n", name, r->n_steps, median, p99, speed, unit);
 }
 
 static bool measure_alone(run_state *r)
 {
-    bench_samples steps = {0}, seconds = {0};
-    double s;
-    uint32_t i;
-    bool done = choose_steps(r);
-    for (i = 0; done && i < 2 * r->repeat; i++) {
-        done = workload_run(r->work, r->n_steps, NULL, &steps, &s);
-        bench_samples_add(&seconds, s);
-    }
-    if (done) {
-        r->alone_seconds = bench_median(&seconds);
-        r->alone_step_us = bench_median(&steps);
+    bench_samples steps = {0};
+    double seconds;
+    const bool done = choose_steps(r) && workload_run(r->work, r->n_steps, NULL, &steps, &seconds);
+    if (done)
         report_alone(r, &steps);
-    }
     bench_samples_free(&steps);
-    bench_samples_free(&seconds);
     return done;
 }
 
@@ -104,7 +92,7 @@ static bool measure_alone(run_state *r)
  */
 
 typedef struct figures {
-    bench_samples steps, slowdown, rate;
+    bench_samples alone_steps, steps, slowdown, rate;
 } figures;
 
 static bool step_offload(void *context)
@@ -122,22 +110,37 @@ static bool run_in(offload *o)
     return true;
 }
 
-static bool measure_beside(run_state *r, figures *f)
+static bool run_beside(run_state *r, const offload_plan *plan, figures *f, double *seconds)
 {
     const workload_meanwhile meanwhile = {step_offload, r->offload};
-    double bytes, began, seconds;
-    uint32_t i;
+    double bytes, began;
+    offload_begin(r->offload, plan);
     if (!run_in(r->offload))
         return false;
-    for (i = 0; i < r->repeat; i++) {
-        bytes = offload_bytes(r->offload);
-        began = bench_now();
-        if (!workload_run(r->work, r->n_steps, &meanwhile, &f->steps, &seconds))
-            return false;
-        bench_samples_add(&f->rate, (offload_bytes(r->offload) - bytes) / (bench_now() - began) / 1e9);
-        bench_samples_add(&f->slowdown, 100 * (seconds / r->alone_seconds - 1));
-    }
+    bytes = offload_bytes(r->offload);
+    began = bench_now();
+    if (!workload_run(r->work, r->n_steps, &meanwhile, &f->steps, seconds))
+        return false;
+    bench_samples_add(&f->rate, (offload_bytes(r->offload) - bytes) / (bench_now() - began) / 1e9);
     return offload_end(r->offload);
+}
+
+/* Each run beside offload is held against one alone just before or after it: a GPU at its power limit does not keep the
+ * same clock for long. */
+static bool measure_beside(run_state *r, const offload_plan *plan, figures *f)
+{
+    double alone, beside;
+    uint32_t i;
+    for (i = 0; i < r->repeat; i++) {
+        if (i % 2 == 0 && !workload_run(r->work, r->n_steps, NULL, &f->alone_steps, &alone))
+            return false;
+        if (!run_beside(r, plan, f, &beside))
+            return false;
+        if (i % 2 == 1 && !workload_run(r->work, r->n_steps, NULL, &f->alone_steps, &alone))
+            return false;
+        bench_samples_add(&f->slowdown, 100 * (beside / alone - 1));
+    }
+    return true;
 }
 
 /* The share of the chip that the bursts of a sealed offload take, in per cent; negative for what does not seal in
@@ -166,7 +169,8 @@ static void report_beside(run_state *r, const struct side *s, figures *f)
         bench_row(b, "rate", "GB/s", &f->rate, "workload=%s beside=%s pace=%s", name, s->name, pace_name);
     const double slowdown =
         bench_row(b, "slowdown", "percent", &f->slowdown, "workload=%s beside=%s pace=%s", name, s->name, pace_name);
-    const double delay = bench_quantile(&f->steps, 0.99) - r->alone_step_us, share = share_of(r, s, rate);
+    const double delay = bench_quantile(&f->steps, 0.99) - bench_median(&f->alone_steps);
+    const double share = share_of(r, s, rate);
     const double bound = bound_of(r, s, share);
     bench_value(b, "delay_p99", "us", delay, "workload=%s beside=%s pace=%s", name, s->name, pace_name);
     printf("  %-18s %-8s %8.2f %+10.2f %9.1f .. %-9.1f %10.1f", s->name, pace_name, rate, slowdown,
@@ -191,15 +195,14 @@ static bool measure_side(run_state *r, const struct side *s)
 {
     const double rates[] = {0, r->plain_rate[s->store] * 1e9, PACED_RATE};
     const offload_plan plan = {s->mover, s->store, rates[s->pace]};
-    figures f = {{0}, {0}, {0}};
+    figures f = {{0}, {0}, {0}, {0}};
     bool done;
     bench_say("%s beside %s, %s ...", workload_names[r->kind], s->name, pace_names[s->pace]);
-    done = offload_prepare(r->offload, &plan);
-    offload_begin(r->offload, &plan);
-    done =
-        done && measure_beside(r, &f) && workload_check(r->work, s->name) && offload_check(r->offload, &plan, s->name);
+    done = offload_prepare(r->offload, &plan) && measure_beside(r, &plan, &f) && workload_check(r->work, s->name) &&
+           offload_check(r->offload, &plan, s->name);
     if (done)
         report_beside(r, s, &f);
+    bench_samples_free(&f.alone_steps);
     bench_samples_free(&f.steps);
     bench_samples_free(&f.slowdown);
     bench_samples_free(&f.rate);

@@ -30,6 +30,7 @@ namespace
 {
 
 constexpr uint32_t steps_ahead = 16;
+constexpr double patience = 20; /* seconds until a step that does not end counts as lost */
 constexpr uint32_t decode_kernels = 64, decode_threads = 512;
 constexpr uint64_t decode_bytes = 64u << 20, decode_memory = decode_kernels * decode_bytes;
 
@@ -195,33 +196,47 @@ bool sum_up(workload *w, uint64_t *checksum)
     return ok(cudaGetLastError(), "checksum") && device_copy(&w->b->dev, checksum, w->dev_checksum, sizeof *checksum);
 }
 
+struct progress {
+    uint32_t n_started, n_ended;
+    double last_end; /* on the host's clock */
+};
+
 /* Takes in the steps that have ended. */
-bool count_ended(workload *w, uint32_t n_started, uint32_t *n_ended)
+bool count_ended(workload *w, progress *p)
 {
     cudaError_t error = cudaSuccess;
-    while (error == cudaSuccess && *n_ended < n_started) {
-        error = cudaEventQuery(w->events[*n_ended + 1]);
-        *n_ended += error == cudaSuccess;
+    while (error == cudaSuccess && p->n_ended < p->n_started) {
+        error = cudaEventQuery(w->events[p->n_ended + 1]);
+        if (error == cudaSuccess) {
+            p->n_ended++;
+            p->last_end = bench_now();
+        }
     }
-    return error == cudaErrorNotReady || ok(error, "look at a step");
+    if (error != cudaErrorNotReady)
+        return ok(error, "look at a step");
+    if (bench_now() - p->last_end < patience)
+        return true;
+    fprintf(stderr, "interference: %s: step %u has not ended after %.0f s: it is kept from the GPU\n",
+            workload_names[w->kind], p->n_ended, patience);
+    return false;
 }
 
-/* One thread does everything: where two of them call the driver all the time, one can be kept out for good. The stream
- * holds nothing but kernels: after a copy to the host in it, its next kernel has been seen to wait for as long as other
- * streams kept the copy engine busy. */
+/* One thread does everything: of two that called the driver all the time, one was seen to wait for its lock for good.
+ * The stream holds nothing but kernels: after a copy to the host in it, its next kernel was seen to wait for as long as
+ * stores kept the copy engine busy. */
 bool run_steps(workload *w, uint32_t n_steps, const workload_meanwhile *meanwhile)
 {
-    uint32_t n_started = 0, n_ended = 0;
+    progress p = {0, 0, bench_now()};
     if (!ok(cudaEventRecord(w->events[0], w->stream), "event"))
         return false;
-    while (n_ended < n_steps) {
-        if (n_started < n_steps && n_started - n_ended < steps_ahead) {
-            n_started++;
-            if (!step(w) || !ok(cudaEventRecord(w->events[n_started], w->stream), "event"))
+    while (p.n_ended < n_steps) {
+        if (p.n_started < n_steps && p.n_started - p.n_ended < steps_ahead) {
+            p.n_started++;
+            if (!step(w) || !ok(cudaEventRecord(w->events[p.n_started], w->stream), "event"))
                 return false;
         } else if (meanwhile && !meanwhile->step(meanwhile->context))
             return false;
-        if (!count_ended(w, n_started, &n_ended))
+        if (!count_ended(w, &p))
             return false;
     }
     return true;

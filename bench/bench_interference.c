@@ -53,7 +53,7 @@ typedef struct run_state {
 
 static bool choose_steps(run_state *r)
 {
-    const double wanted = r->b->settings.scale == BENCH_QUICK ? 0.04 : r->kind == WORKLOAD_DECODE ? 0.2 : 0.1;
+    const double wanted = r->b->settings.scale == BENCH_QUICK ? 0.04 : r->kind == WORKLOAD_DECODE ? 0.1 : 0.08;
     double seconds;
     uint32_t n;
     if (!workload_run(r->work, 4, NULL, NULL, &seconds) || !workload_check(r->work, "nothing") ||

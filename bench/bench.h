@@ -310,6 +310,8 @@ void bench_picture_panels(const bench_picture *p, const char *store_title, const
 
 /* Writes the picture if --plot was given; with `all` the name of the sub-bench goes into the file's name. */
 bool bench_plot(const bench *b, const plot *p);
+/* For a sub-bench that draws nothing: says so if --plot was given for it. */
+void bench_no_picture(const bench *b);
 
 /* --------------------------------------------------------------------------------------------------- bench_options.c
  */

@@ -226,6 +226,7 @@ static bool run(bench *b)
     bounce_pipe p = {.b = b};
     bench_scene s;
     bool done = bench_scene_open(b, &shape, &s) && bench_fits(shape.n_blocks * BLOCK_BYTES);
+    bench_no_picture(b);
     p.dev = s.dev_cache;
     p.n_chunks = (uint32_t)(shape.n_blocks * BLOCK_BYTES / CHUNK_BYTES);
     if (done) {
@@ -238,12 +239,11 @@ static bool run(bench *b)
 const bench_sub bench_cpu_gcm = {
     "cpu-gcm",
     "offload with AES-256-GCM on the CPU, by threads",
-    "Copy out of the device into bounce memory, AES-256-GCM by OpenSSL into a second buffer, and the way back: the "
-    "shape\n"
-    "of a confidential VM's bounce path and of sealing on the CPU. Chunks of 2 MiB in messages of 64 KiB, contiguous "
-    "in\n"
-    "device memory; each thread copies one chunk while it works on another. Beside it the cipher without copies, the\n"
-    "copies without cipher, and the same bytes sealed by kvx in blocks of 128 pieces.\n",
+    "Copy out of the device into bounce memory, AES-256-GCM by OpenSSL into a second buffer, and the way\n"
+    "back: the shape of a confidential VM's bounce path and of sealing on the CPU. Chunks of 2 MiB in\n"
+    "messages of 64 KiB, contiguous in device memory; each thread copies one chunk while it works on\n"
+    "another. Beside it the cipher without copies, the copies without cipher, and the same bytes sealed\n"
+    "by kvx in blocks of 128 pieces.",
     NULL,
     run,
 };

@@ -4,6 +4,7 @@
 #include "bench_crypt.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "pattern.h"
@@ -36,6 +37,7 @@ typedef struct plan {
     uint64_t n_bytes;
     uint32_t most_workers, n_samples;
     bench_list workers, sizes, pieces;
+    bench_curve (*curves)[CRYPT_N_OPS]; /* rates by workers, of each size */
 } plan;
 
 static crypt_case case_of(const plan *p, const crypt_shape *shape, crypt_op op, uint32_t n_workers, uint32_t n_keys)
@@ -44,8 +46,8 @@ static crypt_case case_of(const plan *p, const crypt_shape *shape, crypt_op op, 
     return c;
 }
 
-/* One line of the table and the rows. False: could not go on. */
-static bool measure(const plan *p, crypt_scene *scene, const crypt_shape *shape, const crypt_case *c)
+/* One line of the table and the rows. `found` (may be NULL) gets the median. False: could not go on. */
+static bool measure(const plan *p, crypt_scene *scene, const crypt_shape *shape, const crypt_case *c, double *found)
 {
     bench_samples seconds = {0}, figures = {0};
     const double gigabytes = (double)c->n_units * (double)shape->unit_bytes / 1e9;
@@ -70,6 +72,8 @@ static bool measure(const plan *p, crypt_scene *scene, const crypt_shape *shape,
         }
         putchar('\n');
         fflush(stdout);
+        if (found)
+            *found = median;
     }
     bench_samples_free(&seconds);
     bench_samples_free(&figures);
@@ -85,16 +89,18 @@ static uint32_t units_for(const plan *p, const crypt_shape *shape, uint32_t n_wo
     return (mine < 1 ? 1 : mine) * CRYPT_BLOCK_UNITS;
 }
 
-static bool by_workers(const plan *p, crypt_scene *scene, const crypt_shape *shape)
+static bool by_workers(const plan *p, crypt_scene *scene, const crypt_shape *shape, bench_curve *curves)
 {
+    double rate;
     crypt_op op;
     uint32_t i;
     for (op = CRYPT_SEAL; op < CRYPT_N_OPS; op++)
         for (i = 0; i < p->workers.n && p->backend->has(op); i++) {
             crypt_case c = case_of(p, shape, op, (uint32_t)p->workers.values[i], 1);
             c.n_units = units_for(p, shape, c.n_workers);
-            if (!measure(p, scene, shape, &c))
+            if (!measure(p, scene, shape, &c, &rate))
                 return false;
+            bench_curve_add(&curves[op], c.n_workers, rate);
         }
     return true;
 }
@@ -104,10 +110,10 @@ static bool by_keys(const plan *p, crypt_scene *scene, const crypt_shape *shape,
     crypt_op op;
     for (op = CRYPT_SEAL; op <= CRYPT_OPEN; op++) {
         crypt_case c = case_of(p, shape, op, p->most_workers, 1);
-        if (one_key_too && !measure(p, scene, shape, &c))
+        if (one_key_too && !measure(p, scene, shape, &c, NULL))
             return false;
         c.n_keys = CRYPT_KEYS;
-        if (!measure(p, scene, shape, &c))
+        if (!measure(p, scene, shape, &c, NULL))
             return false;
     }
     return true;
@@ -125,14 +131,15 @@ static bool by_few_units(const plan *p, crypt_scene *scene, const crypt_shape *s
             c.few = true;
             c.n_units = counts[i];
             c.n_samples = 4 * p->n_samples;
-            if (counts[i] <= shape->n_units / CRYPT_BLOCK_UNITS && !measure(p, scene, shape, &c))
+            if (counts[i] <= shape->n_units / CRYPT_BLOCK_UNITS && !measure(p, scene, shape, &c, NULL))
                 return false;
         }
     return true;
 }
 
-static bool run_shape(const plan *p, uint64_t unit_bytes, uint64_t piece_bytes)
+static bool run_shape(const plan *p, uint32_t size, uint64_t piece_bytes)
 {
+    const uint64_t unit_bytes = p->sizes.values[size];
     const uint64_t block_bytes = unit_bytes * CRYPT_BLOCK_UNITS, n_blocks = p->n_bytes / block_bytes;
     const crypt_shape shape = {unit_bytes, piece_bytes, (uint32_t)(n_blocks ? n_blocks : 1) * CRYPT_BLOCK_UNITS};
     const bool contiguous = unit_bytes == piece_bytes;
@@ -140,7 +147,7 @@ static bool run_shape(const plan *p, uint64_t unit_bytes, uint64_t piece_bytes)
     bool done;
     if (!p->backend->open(p->b, &shape, &scene))
         return false;
-    done = (!contiguous || by_workers(p, scene, &shape)) && by_keys(p, scene, &shape, !contiguous) &&
+    done = (!contiguous || by_workers(p, scene, &shape, p->curves[size])) && by_keys(p, scene, &shape, !contiguous) &&
            (!contiguous || by_few_units(p, scene, &shape));
     p->backend->close(scene);
     return done;
@@ -152,10 +159,10 @@ static bool run_all(const plan *p)
     printf("%-6s %6s %6s %6s %7s %5s  %9s %-5s %20s %7s %6s\n", "what", "unit", "piece", "units", p->backend->worker,
            "keys", "median", "", "p10 .. p90", "each", "clock");
     for (i = 0; i < p->sizes.n; i++) {
-        if (!run_shape(p, p->sizes.values[i], p->sizes.values[i]))
+        if (!run_shape(p, i, p->sizes.values[i]))
             return false;
         for (j = 0; j < p->pieces.n; j++)
-            if (p->pieces.values[j] < p->sizes.values[i] && !run_shape(p, p->sizes.values[i], p->pieces.values[j]))
+            if (p->pieces.values[j] < p->sizes.values[i] && !run_shape(p, i, p->pieces.values[j]))
                 return false;
     }
     return true;
@@ -191,8 +198,35 @@ static bool sizes_fit(const plan *p)
     return true;
 }
 
+#define PANELS_MAX 4u
+
+/* The first sizes side by side. */
+static bool draw(const plan *p)
+{
+    plot_panel panels[PANELS_MAX];
+    char titles[PANELS_MAX][32], label[32];
+    plot picture = {"AES-256-GCM within the device's memory", label, "GB/s", NULL, panels, 0, false};
+    crypt_op op;
+    memset(panels, 0, sizeof(panels));
+    snprintf(label, sizeof(label), "%s", p->backend->worker);
+    for (; picture.n_panels < PANELS_MAX && picture.n_panels < p->sizes.n; picture.n_panels++) {
+        plot_panel *panel = &panels[picture.n_panels];
+        const bench_curve *curves = p->curves[picture.n_panels];
+        snprintf(titles[picture.n_panels], sizeof(titles[0]), "units of %s",
+                 bench_size(p->sizes.values[picture.n_panels]));
+        panel->title = titles[picture.n_panels];
+        for (op = CRYPT_SEAL; op < CRYPT_N_OPS; op++)
+            if (curves[op].n) {
+                const plot_line line = {op_names[op], curves[op].x, curves[op].y, curves[op].n};
+                panel->lines[panel->n_lines++] = line;
+            }
+    }
+    return bench_plot(p->b, &picture);
+}
+
 static bool run(bench *b)
 {
+    bool done;
     const bool quick = b->settings.scale == BENCH_QUICK, on_cpu = bench_on_cpu(b);
     plan p = {.b = b, .backend = &crypt_cpu};
 #if KVX_WITH_CUDA
@@ -208,7 +242,10 @@ static bool run(bench *b)
     p.sizes = bench_list_of(b, "--units", quick ? "64K,256K" : "64K,256K,1M");
     p.pieces = bench_list_of(b, "--pieces", quick ? "16K" : "16K,64K");
     fit_workers(&p);
-    return sizes_fit(&p) && run_all(&p);
+    p.curves = calloc(BENCH_LIST_MAX, sizeof(*p.curves));
+    done = p.curves && sizes_fit(&p) && run_all(&p) && draw(&p);
+    free(p.curves);
+    return done;
 }
 
 double crypt_seal_rate(bench *b, uint64_t unit_bytes, uint64_t n_bytes)
@@ -243,13 +280,13 @@ static const bench_option options[] = {
 const bench_sub bench_crypt = {
     "crypt",
     "seal, open and their halves within the device's memory",
-    "Drives the kernels without the library around them, from GPU memory to GPU memory; on the CPU engine OpenSSL on\n"
-    "threads. `ctr` is the cipher alone, `ghash` the hash alone. Rates of all units of a launch by the number of\n"
-    "multiprocessors, with 1 key and with 8 that change every 16 units, contiguous and gathered from pieces; then the\n"
-    "time from launch to end of 1 and of 64 units. `each` is the rate of one multiprocessor or thread, `clock` the "
-    "mean\n"
-    "clock of the multiprocessors while measuring. Samples of the sealed units are compared with OpenSSL, and all of\n"
-    "them are opened again and compared.\n",
+    "Drives the kernels without the library around them, from GPU memory to GPU memory; on the CPU engine\n"
+    "OpenSSL on threads. `ctr` is the cipher alone, `ghash` the hash alone. Rates of all units of a\n"
+    "launch by the number of multiprocessors, with 1 key and with 8 that change every 16 units,\n"
+    "contiguous and gathered from pieces; then the time from launch to end of 1 and of 64 units. `each`\n"
+    "is the rate of one multiprocessor or thread, `clock` the mean clock of the multiprocessors while\n"
+    "measuring. Samples of the sealed units are compared with OpenSSL, and all of them are opened again\n"
+    "and compared.\n",
     options,
     run,
 };

@@ -252,7 +252,9 @@ static bool run_on_gpu(bench *b)
                                .n_segments = 64,
                                .piece_bytes = {32768, 32768}};
     bench_scene scene;
-    const bool done = bench_scene_open(b, &shape, &scene) && run_workloads(b, &scene);
+    bool done;
+    bench_no_picture(b);
+    done = bench_scene_open(b, &shape, &scene) && run_workloads(b, &scene);
     return bench_scene_close(&scene) && done;
 }
 #endif
@@ -270,13 +272,13 @@ static bool run(bench *b)
 const bench_sub bench_interference = {
     "interference",
     "what offload costs the work beside it (needs a GPU)",
-    "Matrix products that fill the GPU (one CTA to a multiprocessor, or one a tile), a prefill chunk and a step of\n"
-    "decoding that does nothing but read memory, on a stream of high priority, each alone and beside offload of "
-    "blocks\n"
-    "of 4 MiB in 128 pieces. Pace: full, matched (the rate that plaintext pieces reached beside the same work), or\n"
-    "paced to 2.6 GB/s. `slowdown`: of all steps together. `p99 us`: by how much the 99th of 100 steps is longer than\n"
-    "the median step alone. `bound`: plaintext's slowdown + 3 points, + the bursts' share where the work fills the\n"
-    "chip; 1 % when paced. Results of the work and all bytes offloaded are compared afterwards.\n",
+    "Matrix products that fill the GPU (one CTA to a multiprocessor, or one a tile), a prefill chunk and\n"
+    "a step of decoding that does nothing but read memory, on a stream of high priority, each alone and\n"
+    "beside offload of blocks of 4 MiB in 128 pieces. Pace: full, matched (the rate that plaintext pieces\n"
+    "reached beside the same work), or paced to 2.6 GB/s. `slowdown`: of all steps together. `p99 us`: by\n"
+    "how much the 99th of 100 steps is longer than the median step alone. `bound`: plaintext's slowdown +\n"
+    "3 points, + the bursts' share where the work fills the chip; 1 % when paced. Results of the work and\n"
+    "all bytes offloaded are compared afterwards.",
     NULL,
     run,
 };

@@ -272,6 +272,7 @@ static bool run(bench *b)
     };
     const uint32_t n_calls = on_cpu ? bench_repeat(b, 20, 200, 1000) : bench_repeat(b, 300, 1000, 5000);
     uint32_t i;
+    bench_no_picture(b);
     printf("%-6s %-22s %6s %10s %10s %10s %10s %8s %8s %5s\n", "block", "what", "blocks", "median us", "p99 us",
            "call us", "p99 us", "launches", "copies", "syncs");
     for (i = 0; i < 2; i++)
@@ -283,13 +284,11 @@ static bool run(bench *b)
 const bench_sub bench_latency = {
     "latency",
     "one call at a time: until its end is visible, and what it costs the host",
-    "A block of 4 MiB in 64 units (128 pieces of 32 KiB), and one of 64 KiB in a single unit (2 pieces); one block to "
-    "a\n"
-    "call, then several. `median us` and its p99: from the call to the poll that sees the end, by polling alone. "
-    "`call\n"
-    "us`: time in the call itself, which never waits. Launches, copy operations and host synchronisations per call "
-    "come\n"
-    "from kvx_stats. `plain`: a bare cudaMemcpyBatchAsync of the same blocks, slot by slot or piece by piece.\n",
+    "A block of 4 MiB in 64 units (128 pieces of 32 KiB), and one of 64 KiB in a single unit (2 pieces);\n"
+    "one block to a call, then several. `median us` and its p99: from the call to the poll that sees the\n"
+    "end, by polling alone. `call us`: time in the call itself, which never waits. Launches, copy\n"
+    "operations and host synchronisations per call come from kvx_stats. `plain`: a bare\n"
+    "cudaMemcpyBatchAsync of the same blocks, slot by slot or piece by piece.",
     NULL,
     run,
 };

@@ -87,3 +87,9 @@ bool bench_plot(const bench *b, const plot *p)
     }
     return plot_write(p, name);
 }
+
+void bench_no_picture(const bench *b)
+{
+    if (b->settings.plot && !b->settings.all)
+        bench_say("%s draws no picture: --plot is ignored", b->sub->name);
+}

@@ -62,19 +62,20 @@ typedef enum kvx_status {
     KVX_INVALID = 10,     /**< an argument is wrong; nothing was done */
     KVX_UNSUPPORTED = 11, /**< not available here (engine, driver, stream that is being captured) */
     KVX_NO_MEMORY = 12,   /**< memory could not be had, pinned, locked or registered */
+    KVX_UNTRUSTED = 14,   /**< the policy does not accept this platform (kvx_keys.h) */
     KVX_UNKNOWN = 13,     /**< no such ticket: never issued, or so old that its place was reused */
     /* one block: verdicts, read with kvx_poll(); none of these but KVX_TAMPERED can latch */
     KVX_MISS = 20,       /**< the slot holds no block (never stored, discarded, or its store did not complete) */
     KVX_BUSY = 21,       /**< a store to the slot is under way or ended half-way */
     KVX_STALE = 22,      /**< the handle is older (or newer) than what the slot holds */
-    KVX_REFUSED = 23,    /**< the slot holds a block of another tenant or another layout geometry */
+    KVX_REFUSED = 23,    /**< the slot holds a block of another tenant or layout geometry; store: tenant erased */
     KVX_TAMPERED = 24,   /**< a tag did not match: the host changed, swapped, replayed or zeroed the block */
     KVX_SUPERSEDED = 25, /**< a newer store or a discard took the slot before this one was complete */
     KVX_EXHAUSTED = 26,  /**< the key's or the nonce counter's budget is used up; nothing was sealed */
     /* one context: it completes what is in flight and refuses the rest */
     KVX_LATCHED = 30,     /**< tampering was detected earlier in this context (fail-stop) */
     KVX_DEVICE_LOST = 31, /**< the GPU reported an error that ends the CUDA context */
-    KVX_FORKED = 32,      /**< the object belongs to the parent process */
+    KVX_FORKED = 32,      /**< the object belongs to the parent process, or this process is a copy of another */
     KVX_INTERNAL = 33,    /**< a library beneath kvx failed; see kvx_last_error() */
 } kvx_status;
 
@@ -252,7 +253,7 @@ typedef struct kvx_config {
     int device; /**< CUDA ordinal + 1; 0: the calling thread's current device */
     kvx_tamper_policy tamper_policy;
     uint32_t tamper_budget; /**< MISS: failed blocks before the latch; 0: 16 */
-    uint32_t n_tenants;     /**< tenants 0 .. n-1 exist, each with a key of its own; 0: 1; at most 64 */
+    uint32_t n_tenants;     /**< tenants 0 .. n-1 exist, each with keys of its own; 0: 1; at most 1024 */
     uint32_t max_tickets;   /**< batches in flight or not yet collected; 0: 256 */
     uint32_t max_pairs;     /**< pairs in all of them together, the most one call may name; 0: 65536 */
     uint32_t max_layouts;   /**< 0: 16; at most 256 */
@@ -260,10 +261,11 @@ typedef struct kvx_config {
     uint64_t burst_bytes;   /**< bytes sealed or opened per launch, see "Bursts"; 0: by measurement */
     uint32_t burst_sms;     /**< most multiprocessors that a burst takes; 0: all */
     uint32_t direct_sms;    /**< most that a direct store takes; 0: as many as fill the link, by measurement */
+    const struct kvx_key_config *keys; /**< kvx_keys.h; NULL: the defaults. Used during the call only */
 } kvx_config;
 #define KVX_CONFIG_INIT                                                                                                \
     {                                                                                                                  \
-        sizeof(kvx_config), KVX_ENGINE_AUTO, 0, KVX_TAMPER_LATCH, 0, 0, 0, 0, 0, 0, 0, 0, 0                            \
+        sizeof(kvx_config), KVX_ENGINE_AUTO, 0, KVX_TAMPER_LATCH, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL                      \
     }
 
 /**
@@ -271,7 +273,8 @@ typedef struct kvx_config {
  * device memory, rings, tickets. All memory is allocated here; stores and restores allocate nothing.
  * @retval KVX_UNSUPPORTED CUDA demanded and no usable GPU.  @retval KVX_NO_MEMORY device, pinned or locked memory.
  * @retval KVX_INVALID a limit is out of range, or the CUDA engine asked for on a pool that is not pinned.
- * @retval KVX_INTERNAL CUDA or OpenSSL failed.
+ * @retval KVX_INTERNAL CUDA or OpenSSL failed, or a known-answer test of the engine did.
+ * @retval KVX_UNTRUSTED the policy is KVX_POLICY_ENFORCE and the note names the checks that are not good.
  * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_ctx_create(kvx_pool *pool, const kvx_config *config, kvx_ctx **ctx);
 
@@ -372,7 +375,7 @@ typedef struct kvx_options {
  * @param pairs    n pairs; no slot twice. A slot already holding a block is overwritten.
  * @param options  NULL for the defaults.
  * @param ticket   set on success; NULL: nobody will ask (the batch collects itself).
- * Verdicts: KVX_OK, KVX_SUPERSEDED, KVX_STALE, KVX_EXHAUSTED, KVX_LATCHED.
+ * Verdicts: KVX_OK, KVX_SUPERSEDED, KVX_STALE, KVX_REFUSED (the tenant was erased), KVX_EXHAUSTED, KVX_LATCHED.
  * @retval KVX_INVALID NULL or out of range arguments, a slot too small for the layout, n > max_pairs, a slot named
  * twice.
  * @retval KVX_STALE a handle is not current.

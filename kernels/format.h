@@ -25,14 +25,18 @@
 #define KVX_CLASSES_LIMIT 16u
 #define KVX_CHUNKS_LIMIT 1024u /* separately mapped pieces of a pool; a slot never straddles two */
 #define KVX_LAYOUTS_LIMIT 256u /* 8 bits in kvx_work_pair */
-#define KVX_TENANTS_LIMIT 64u
-#define KVX_KEY_SLOTS_LIMIT 64u
+#define KVX_TENANTS_LIMIT 1024u
+#define KVX_KEY_SLOTS_LIMIT 4096u
 #define KVX_LANES_LIMIT 1024u
 #define KVX_UNITS_LIMIT 1024u
 
 /* Sequence numbers are spent when drawn. Those above the limit are never used, so that concurrent draws cannot wrap. */
 #define KVX_SEQUENCE_LIMIT (UINT64_MAX - (1ull << 40))
-/* AES blocks under one key until key rotation exists: CA <= 2^-39 by SP 800-38D / draft-irtf-cfrg-aead-limits. */
+/* What one key may spend: AES blocks plus operations, the s + q of draft-irtf-cfrg-aead-limits. Past the soft limit
+ * (2^34.5, an advantage of 2^-60) sealing moves on to the tenant's next key; past the hard one (2^36) it is refused. */
+#define KVX_KEY_SOFT_LIMIT 24296003999ull
+#define KVX_KEY_HARD_LIMIT (1ull << 36)
+/* The limit of kernels that do not move on to a next key. */
 #define KVX_KEY_BLOCKS_LIMIT (1ull << 44)
 
 /* State of a slot, the low byte of its word; the rest is the store id. The word only ever grows: a larger word is a
@@ -140,6 +144,26 @@ typedef struct kvx_dev_words {
     uint32_t tamper_budget; /* latch when tampered exceeds it; 0 latches at the first */
     uint32_t n_ctas_done;   /* of the seal launch that is running (they run one after the other); returns to 0 */
     uint32_t reserved;
+    uint64_t key_soft_limit, key_hard_limit; /* as in kvx_key_state.spent */
+    uint64_t incarnation;                    /* a random number of the context, kept on both sides */
 } kvx_dev_words;
+
+/* State of a key slot, the low byte of its word; the rest is the slot's generation, which grows with each key put in.
+ * Kept beside the key material, in private memory. LIVE seals and opens, OPEN_ONLY opens, DEAD does neither. */
+enum { KVX_KEY_STATE_DEAD = 0, KVX_KEY_STATE_OPEN_ONLY = 1, KVX_KEY_STATE_LIVE = 2 };
+
+typedef struct kvx_key_state {
+    uint64_t word;    /* generation << 8 | state */
+    uint64_t spent;   /* AES blocks and operations, reserved before they are used */
+    uint32_t in_use;  /* units that work with the key at this moment: whoever erases it waits for them */
+    uint32_t holders; /* blocks that chose the key and have not been committed */
+    uint32_t reserved[2];
+} kvx_key_state;
+
+/* The keys of a tenant, as references: generation << 32 | key slot + 1; 0: none. Sealing reads `current` when it runs
+ * and moves it on to `next` by itself. next == current: the next key has not been put in yet. */
+typedef struct kvx_tenant_keys {
+    uint64_t current, next;
+} kvx_tenant_keys;
 
 #endif

@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "context.h"
+#include "evidence.h"
+#include "posture.h"
 #include "secmem.h"
 
 #define DESTROY_TIMEOUT_NS (30ull * 1000 * 1000 * 1000)
@@ -29,14 +30,32 @@ kvx_status kvx_ctx_alive(const kvx_ctx *ctx)
 {
     if (!ctx)
         return kvx_note(KVX_INVALID, "ctx is NULL");
-    if (ctx->pid != getpid())
-        return kvx_note(KVX_FORKED, "the context belongs to process %ld: create one in this process", (long)ctx->pid);
+    if (!kvx_incarnation_is_here(&ctx->incarnation))
+        return kvx_note(KVX_FORKED, "the context belongs to process %ld: create one in this process",
+                        (long)ctx->incarnation.pid);
     return KVX_OK;
 }
 
-kvx_status kvx_ctx_usable(const kvx_ctx *ctx)
+void kvx_ctx_latch(kvx_ctx *ctx)
+{
+    atomic_store(&ctx->latched, 1);
+    ctx->ops->latch(ctx->engine);
+}
+
+/* A process that was restored from an image would draw the numbers of another life once more. */
+static kvx_status check_original(kvx_ctx *ctx)
+{
+    if (kvx_incarnation_is_original(&ctx->incarnation) &&
+        ctx->ops->incarnation_is(ctx->engine, ctx->incarnation.number))
+        return KVX_OK;
+    kvx_ctx_latch(ctx);
+    return kvx_note(KVX_FORKED, "this process is a copy of the one that made the context: create a new one");
+}
+
+kvx_status kvx_ctx_usable(kvx_ctx *ctx)
 {
     KVX_TRY(kvx_ctx_alive(ctx));
+    KVX_TRY(check_original(ctx));
     if (atomic_load(&ctx->lost))
         return kvx_note(KVX_DEVICE_LOST, "the device failed earlier: destroy this context");
     if (atomic_load(&ctx->latched))
@@ -143,11 +162,83 @@ static kvx_status make_books(kvx_ctx *ctx)
     return KVX_OK;
 }
 
+/* What every block key is bound to: the format, what seals, and the caller's parts. */
+static kvx_status make_keyring(kvx_ctx *ctx, const kvx_key_config *config, const uint8_t *root)
+{
+    const kvx_engine_identity *identity = &ctx->trust.identity;
+    kvx_field binding[3 + KVX_BINDING_PARTS_MAX] = {
+        {"kvx/2 AES-256-GCM", 17}, {identity->name, strlen(identity->name)}, {identity->uuid, sizeof identity->uuid}};
+    kvx_keyring_config keyring = {.n_tenants = ctx->n_tenants,
+                                  .n_epochs = config->n_key_slots,
+                                  .fips = config->fips,
+                                  .root = root,
+                                  .binding = binding,
+                                  .n_binding = 3 + config->n_binding};
+    uint32_t i;
+    for (i = 0; i < config->n_binding; i++)
+        binding[3 + i] = (kvx_field){config->binding[i].bytes, config->binding[i].n_bytes};
+    return kvx_keyring_create(&keyring, &ctx->keyring);
+}
+
+/* The root lies in memory for secrets while the caller's function fills it in. */
+static kvx_status make_keyring_from(kvx_ctx *ctx, const kvx_key_config *config)
+{
+    void *root = NULL;
+    kvx_status status;
+    if (!config->root)
+        return make_keyring(ctx, config, NULL);
+    KVX_TRY(kvx_secmem_map(KVX_ROOT_BYTES, &root, NULL));
+    status = config->root(config->arg, root, ctx->trust.key_id);
+    ctx->trust.key_id[sizeof ctx->trust.key_id - 1] = 0;
+    if (status != KVX_OK)
+        status = kvx_note(KVX_INTERNAL, "kvx_key_config.root returned: %s", kvx_status_text(status));
+    else
+        status = make_keyring(ctx, config, root);
+    kvx_secmem_unmap(root, KVX_ROOT_BYTES);
+    return status;
+}
+
+/* Before any key reaches the engine: is this a platform that the policy accepts? */
+static kvx_status gate(kvx_ctx *ctx, const kvx_key_config *config)
+{
+    kvx_posture_subject subject;
+    kvx_posture posture;
+    KVX_TRY(kvx_keyring_commitment(ctx->keyring, ctx->trust.commitment));
+    KVX_TRY(kvx_keyring_random(ctx->trust.instance, sizeof ctx->trust.instance));
+    KVX_TRY(kvx_evidence_ask(ctx, config->nonce, config->nonce_bytes));
+    if (ctx->trust.policy != KVX_POLICY_ENFORCE)
+        return KVX_OK;
+    memset(&posture, 0, sizeof posture);
+    subject = kvx_trust_subject(ctx);
+    kvx_posture_look(&subject, &posture);
+    return kvx_posture_gate(&posture);
+}
+
+static kvx_status make_keys(kvx_ctx *ctx, const kvx_key_config *config)
+{
+    KVX_TRY(kvx_incarnation_begin(&ctx->incarnation));
+    KVX_TRY(kvx_keyring_random(&ctx->incarnation.number, sizeof ctx->incarnation.number));
+    KVX_TRY(kvx_tenants_create(config, ctx->n_tenants, &ctx->tenants));
+    KVX_TRY(make_keyring_from(ctx, config));
+    return gate(ctx, config);
+}
+
+static void destroy_keys(kvx_ctx *ctx)
+{
+    kvx_keyring_destroy(ctx->keyring);
+    kvx_tenants_destroy(ctx->tenants);
+    kvx_incarnation_end(&ctx->incarnation);
+}
+
 static kvx_status make_engine(kvx_ctx *ctx, const kvx_config *config)
 {
     kvx_engine_config engine = {.pool = ctx->view,
                                 .device = config->device - 1,
                                 .n_tenants = ctx->n_tenants,
+                                .n_key_slots = ctx->tenants->n_places,
+                                .key_soft_limit = ctx->tenants->soft_limit,
+                                .key_hard_limit = ctx->tenants->hard_limit,
+                                .incarnation = ctx->incarnation.number,
                                 .max_tickets = ctx->max_tickets,
                                 .max_pairs = ctx->max_pairs,
                                 .max_layouts = ctx->max_layouts,
@@ -165,25 +256,36 @@ static kvx_status make_engine(kvx_ctx *ctx, const kvx_config *config)
     return status;
 }
 
-static kvx_status install_keys(kvx_ctx *ctx)
+static kvx_status check_keys(const kvx_config *config, kvx_key_config *keys)
 {
-    const uint8_t *key;
-    uint32_t tenant;
-    for (tenant = 0; tenant < ctx->n_tenants; tenant++) {
-        KVX_TRY(kvx_keyring_block_key(ctx->keyring, tenant, &key));
-        KVX_TRY(ctx->ops->key_install(ctx->engine, tenant, tenant, key));
-    }
-    return KVX_OK;
+    const kvx_key_config fallback = KVX_KEY_CONFIG_INIT;
+    const uint32_t allowed = KVX_ALLOW_PPCIE | KVX_ALLOW_GPU_SHARING | KVX_ALLOW_SWAP | KVX_ALLOW_LOCKED |
+                             KVX_ALLOW_NO_ECC | KVX_ALLOW_NO_QUOTE;
+    KVX_TRY(kvx_copy_sized(keys, sizeof *keys, config->keys ? config->keys : &fallback, "kvx_key_config"));
+    if (keys->policy < KVX_POLICY_WARN || keys->policy > KVX_POLICY_DEV)
+        return kvx_note(KVX_INVALID, "kvx_key_config.policy is %d", (int)keys->policy);
+    if (keys->allow & ~allowed)
+        return kvx_note(KVX_INVALID, "kvx_key_config.allow has unknown bits: 0x%x", keys->allow);
+    if (keys->n_binding > KVX_BINDING_PARTS_MAX || (keys->n_binding && !keys->binding))
+        return kvx_note(KVX_INVALID, "kvx_key_config.binding has %u parts, at most %u", keys->n_binding,
+                        KVX_BINDING_PARTS_MAX);
+    if (keys->nonce_bytes > KVX_NONCE_BYTES_MAX || (keys->nonce_bytes && !keys->nonce))
+        return kvx_note(KVX_INVALID, "kvx_key_config.nonce has %zu bytes, at most %u", keys->nonce_bytes,
+                        KVX_NONCE_BYTES_MAX);
+    return kvx_tenants_check(keys, config->n_tenants);
 }
 
-static kvx_ctx *ctx_new(kvx_pool *pool, const kvx_config *config)
+static kvx_ctx *ctx_new(kvx_pool *pool, const kvx_config *config, const kvx_key_config *keys)
 {
     kvx_ctx *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         return NULL;
     ctx->pool = pool;
     ctx->view = kvx_pool_view_of(pool);
-    ctx->pid = getpid();
+    ctx->trust.policy = keys->policy;
+    ctx->trust.allow = keys->allow;
+    ctx->trust.verdict = keys->verdict;
+    ctx->trust.arg = keys->arg;
     ctx->max_tickets = config->max_tickets;
     ctx->max_pairs = config->max_pairs;
     ctx->max_layouts = config->max_layouts;
@@ -195,6 +297,7 @@ static kvx_ctx *ctx_new(kvx_pool *pool, const kvx_config *config)
 kvx_status kvx_ctx_create(kvx_pool *pool, const kvx_config *config, kvx_ctx **result)
 {
     kvx_config own;
+    kvx_key_config keys;
     kvx_ctx *ctx;
     kvx_status status;
     if (!pool || !result)
@@ -202,21 +305,27 @@ kvx_status kvx_ctx_create(kvx_pool *pool, const kvx_config *config, kvx_ctx **re
     KVX_TRY(kvx_pool_alive(pool));
     KVX_TRY(kvx_copy_sized(&own, sizeof own, config, "kvx_config"));
     KVX_TRY(check_config(&own));
-    ctx = ctx_new(pool, &own);
+    KVX_TRY(check_keys(&own, &keys));
+    ctx = ctx_new(pool, &own, &keys);
     if (!ctx)
         return kvx_note(KVX_NO_MEMORY, "no memory for a context");
     status = choose_engine(ctx, own.engine);
     if (status == KVX_OK)
+        status = ctx->ops->identify(own.device - 1, &ctx->trust.identity);
+    if (status == KVX_OK)
         status = make_books(ctx);
     if (status != KVX_OK)
         goto free_ctx;
-    status = kvx_keyring_create(&ctx->keyring);
+    status = make_keys(ctx, &keys);
     if (status != KVX_OK)
-        goto free_ctx;
+        goto destroy_keys;
     status = make_engine(ctx, &own);
     if (status != KVX_OK)
-        goto destroy_keyring;
-    status = install_keys(ctx);
+        goto destroy_keys;
+    if (ctx->ops->selftest)
+        status = ctx->ops->selftest(ctx->engine);
+    if (status == KVX_OK)
+        status = kvx_tenants_open_all(ctx);
     if (status != KVX_OK)
         goto destroy_engine;
     pthread_mutex_init(&ctx->submit, NULL);
@@ -226,8 +335,8 @@ kvx_status kvx_ctx_create(kvx_pool *pool, const kvx_config *config, kvx_ctx **re
     return KVX_OK;
 destroy_engine:
     (void)ctx->ops->destroy(ctx->engine);
-destroy_keyring:
-    kvx_keyring_destroy(ctx->keyring);
+destroy_keys:
+    destroy_keys(ctx);
 free_ctx:
     free_books(ctx);
     free(ctx);
@@ -253,11 +362,11 @@ void kvx_ctx_destroy(kvx_ctx *ctx)
     int drained, idle;
     if (!ctx)
         return;
-    if (ctx->pid != getpid())
+    if (!kvx_incarnation_is_here(&ctx->incarnation))
         return; /* nothing in a child is ours to touch: locked memory and device state are the parent's */
     drained = kvx_ticket_drain(ctx, DESTROY_TIMEOUT_NS) == KVX_OK;
     idle = ctx->ops->destroy(ctx->engine);
-    kvx_keyring_destroy(ctx->keyring);
+    destroy_keys(ctx);
     if (idle) { /* else copies may still run into the slots: they stay pinned, and the pool cannot be destroyed */
         if (!drained)
             unpin_running(ctx);

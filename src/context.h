@@ -12,9 +12,12 @@
 #include <sys/types.h>
 
 #include "engine.h"
+#include "incarnation.h"
 #include "keyring.h"
+#include "kvx_keys.h"
 #include "pool.h"
 #include "status.h"
+#include "tenants.h"
 
 enum kvx_ticket_phase {
     KVX_TICKET_FREE,    /* may be reused; still answers if its entries were not reused */
@@ -54,13 +57,27 @@ struct kvx_layout {
     uint32_t *block_marks;   /* n_blocks; call number that named the block last, to find duplicates */
 };
 
+/* What the platform is held to, and what it and a verifier said. */
+typedef struct kvx_trust {
+    kvx_policy policy;
+    uint32_t allow;
+    kvx_verdict_fn verdict; /* NULL: nobody verifies */
+    void *arg;
+    atomic_int attestation; /* a kvx_attestation; 0: no verdict */
+    kvx_engine_identity identity;
+    char key_id[64];
+    uint8_t commitment[32], instance[32];
+} kvx_trust;
+
 struct kvx_ctx {
     kvx_pool *pool;
     const kvx_pool_view *view;
     const kvx_engine_ops *ops;
     void *engine;
     kvx_keyring *keyring;
-    pid_t pid;
+    kvx_tenants *tenants; /* under `submit` */
+    kvx_trust trust;
+    kvx_incarnation incarnation;
     uint32_t owner; /* number in the pool */
     uint32_t max_tickets, max_pairs, max_layouts, n_tenants, tamper_budget;
     char engine_note[96];
@@ -88,14 +105,19 @@ struct kvx_ctx {
     kvx_stats counts;         /* the counters only */
 };
 
-/* KVX_OK; KVX_FORKED, KVX_DEVICE_LOST or KVX_LATCHED with the note set. */
-kvx_status kvx_ctx_usable(const kvx_ctx *ctx);
+/* KVX_OK; KVX_FORKED, KVX_DEVICE_LOST or KVX_LATCHED with the note set. Also finds out whether this is a copy. */
+kvx_status kvx_ctx_usable(kvx_ctx *ctx);
+/* Refuses work from now on, also on the engine's side. */
+void kvx_ctx_latch(kvx_ctx *ctx);
 /* KVX_OK, or KVX_INVALID (NULL) / KVX_FORKED. */
 kvx_status kvx_ctx_alive(const kvx_ctx *ctx);
 
 /* Copies a size-first struct given by a caller into `own` (own_bytes, zeroed by this function). The first field of both
  * is a size_t. KVX_INVALID if the size is none that this version knows. */
 kvx_status kvx_copy_sized(void *own, size_t own_bytes, const void *given, const char *what);
+
+/* What a posture of this context is about. posture.c. */
+struct kvx_posture_subject kvx_trust_subject(const kvx_ctx *ctx);
 
 /* Takes a ticket and n entries. KVX_AGAIN with nothing taken. `book` is not held by the caller. */
 kvx_status kvx_ticket_take(kvx_ctx *ctx, enum kvx_op op, uint32_t n, uint64_t *ticket, uint64_t *first);

@@ -27,20 +27,27 @@ static size_t aligned_to_line(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* One locked mapping: words, headers, records. */
+/* One locked mapping: words, headers, records, key states, tenants' keys. */
 static kvx_status map_locked(kvx_cpu_engine *engine)
 {
     const kvx_pool_view *pool = engine->config.pool;
     size_t words_bytes = aligned_to_line(sizeof *engine->words);
     size_t headers_bytes = aligned_to_line(pool->n_slots * sizeof *engine->headers);
     size_t records_bytes = aligned_to_line(pool->n_records * sizeof *engine->records);
+    size_t states_bytes = aligned_to_line(engine->config.n_key_slots * sizeof *engine->key_states);
+    size_t tenants_bytes = aligned_to_line(engine->config.n_tenants * sizeof *engine->tenant_keys);
     uint8_t *at;
-    engine->locked_bytes = words_bytes + headers_bytes + records_bytes;
-    KVX_TRY(kvx_secmem_map(engine->locked_bytes, &engine->locked));
+    engine->locked_bytes = words_bytes + headers_bytes + records_bytes + states_bytes + tenants_bytes;
+    KVX_TRY(kvx_secmem_map_locked(engine->locked_bytes, &engine->locked));
     at = engine->locked;
     engine->words = engine->locked;
     engine->headers = (kvx_header *)(void *)(at += words_bytes);
-    engine->records = (kvx_record *)(void *)(at + headers_bytes);
+    engine->records = (kvx_record *)(void *)(at += headers_bytes);
+    engine->key_states = (kvx_key_state *)(void *)(at += records_bytes);
+    engine->tenant_keys = (kvx_tenant_keys *)(void *)(at + states_bytes);
+    engine->words->key_soft_limit = engine->config.key_soft_limit;
+    engine->words->key_hard_limit = engine->config.key_hard_limit;
+    engine->words->incarnation = engine->config.incarnation;
     engine->words->prf_key[0] = engine->config.prf_key[0];
     engine->words->prf_key[1] = engine->config.prf_key[1];
     engine->words->fixed_field = engine->config.fixed_field;
@@ -62,10 +69,22 @@ static kvx_status allocate_buffers(kvx_cpu_engine *engine)
     return KVX_OK;
 }
 
+/* OpenSSL keeps its key schedules in ordinary memory, so there is one context, without a key between two units. */
+static kvx_status make_cipher(kvx_cpu_engine *engine)
+{
+    static const uint8_t none[KVX_KEY_BYTES];
+    void *memory = NULL;
+    KVX_TRY(kvx_secmem_map((size_t)engine->config.n_key_slots * KVX_KEY_BYTES, &memory, NULL));
+    engine->keys = memory;
+    engine->gcm = kvx_cpu_gcm_create(none);
+    return engine->gcm ? KVX_OK : kvx_note(KVX_INTERNAL, "OpenSSL could not make an AES-256-GCM context");
+}
+
 static kvx_status allocate(kvx_cpu_engine *engine)
 {
     const kvx_engine_config *config = &engine->config;
     KVX_TRY(allocate_buffers(engine));
+    KVX_TRY(make_cipher(engine));
     engine->layouts = calloc(config->max_layouts, sizeof *engine->layouts);
     engine->pairs = calloc(config->max_pairs, sizeof *engine->pairs);
     engine->progress = calloc(config->max_pairs, sizeof *engine->progress);
@@ -83,14 +102,6 @@ static void forget_layout(kvx_dev_layout *layout)
     memset(layout, 0, sizeof *layout);
 }
 
-static void forget_key(kvx_cpu_key *key)
-{
-    kvx_cpu_gcm_destroy(key->seal);
-    kvx_cpu_gcm_destroy(key->open);
-    key->seal = NULL;
-    key->open = NULL;
-}
-
 /* Also of an engine that was only half made. */
 static int cpu_destroy(void *arg)
 {
@@ -99,8 +110,8 @@ static int cpu_destroy(void *arg)
     __atomic_store_n(&engine->stopping, 1, __ATOMIC_RELEASE);
     for (i = 0; i < engine->n_pipelines; i++)
         kvx_cpu_pipeline_stop(&engine->pipelines[i]);
-    for (i = 0; i < KVX_KEY_SLOTS_LIMIT; i++)
-        forget_key(&engine->keys[i]);
+    kvx_cpu_gcm_destroy(engine->gcm);
+    kvx_secmem_unmap(engine->keys, (size_t)engine->config.n_key_slots * KVX_KEY_BYTES);
     for (i = 0; engine->layouts && i < engine->config.max_layouts; i++)
         forget_layout(&engine->layouts[i]);
     kvx_secmem_unmap(engine->locked, engine->locked_bytes);
@@ -139,34 +150,7 @@ static kvx_status cpu_create(const kvx_engine_config *config, void **result)
     return KVX_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------- keys and layouts */
-
-static void wait_idle(kvx_cpu_engine *engine)
-{
-    uint32_t i;
-    for (i = 0; i < KVX_CPU_N_PIPELINES; i++)
-        kvx_cpu_pipeline_idle(&engine->pipelines[i]);
-}
-
-static kvx_status cpu_key_install(void *arg, uint32_t tenant, uint32_t key_slot, const uint8_t key[KVX_KEY_BYTES])
-{
-    kvx_cpu_engine *engine = arg;
-    kvx_cpu_key fresh = {NULL, NULL, 0, 0};
-    if (tenant >= engine->config.n_tenants || key_slot >= KVX_KEY_SLOTS_LIMIT)
-        return kvx_note(KVX_INVALID, "no tenant %u or key slot %u", tenant, key_slot);
-    fresh.seal = kvx_cpu_gcm_create(key);
-    fresh.open = kvx_cpu_gcm_create(key);
-    if (!fresh.seal || !fresh.open) {
-        forget_key(&fresh);
-        return kvx_note(KVX_INTERNAL, "OpenSSL could not make an AES-256-GCM context");
-    }
-    wait_idle(engine);
-    fresh.generation = engine->keys[key_slot].generation + 1;
-    forget_key(&engine->keys[key_slot]);
-    engine->keys[key_slot] = fresh;
-    engine->tenant_keys[tenant] = key_slot + 1;
-    return KVX_OK;
-}
+/* ---------------------------------------------------------------------------------------------------------- layouts */
 
 static void *copy_of(const void *array, size_t bytes)
 {
@@ -339,7 +323,33 @@ static void cpu_counts(void *arg, kvx_engine_counts *counts)
     counts->record_bytes = pool->n_slots * sizeof *engine->headers + pool->n_records * sizeof *engine->records;
 }
 
+static kvx_status cpu_identify(int device, kvx_engine_identity *identity)
+{
+    (void)device;
+    *identity = (kvx_engine_identity){.name = "cpu"};
+    return KVX_OK;
+}
+
+static void cpu_latch(void *arg)
+{
+    kvx_cpu_engine *engine = arg;
+    kvx_store_release_u32(&engine->words->latch, 1);
+}
+
+static int cpu_incarnation_is(void *arg, uint64_t incarnation)
+{
+    const kvx_cpu_engine *engine = arg;
+    return engine->words->incarnation == incarnation;
+}
+
 #ifdef KVX_TESTING
+static void wait_idle(kvx_cpu_engine *engine)
+{
+    uint32_t i;
+    for (i = 0; i < KVX_CPU_N_PIPELINES; i++)
+        kvx_cpu_pipeline_idle(&engine->pipelines[i]);
+}
+
 static kvx_status cpu_export_slot(void *arg, uint32_t slot, kvx_header *header, kvx_record *records, uint32_t n_records)
 {
     kvx_cpu_engine *engine = arg;
@@ -368,6 +378,9 @@ static kvx_status cpu_words(void *arg, kvx_dev_words *words, int set)
         kvx_store_release_u32(&engine->words->tampered, words->tampered);
         engine->words->tamper_budget = words->tamper_budget;
         engine->words->fixed_field = words->fixed_field;
+        engine->words->key_soft_limit = words->key_soft_limit;
+        engine->words->key_hard_limit = words->key_hard_limit;
+        engine->words->incarnation = words->incarnation;
     }
     *words = *engine->words;
     return KVX_OK;
@@ -396,9 +409,18 @@ static uint64_t *cpu_results(void *arg, uint32_t *n_words)
 
 const kvx_engine_ops kvx_engine_cpu = {
     .kind = KVX_ENGINE_CPU,
+    .identify = cpu_identify,
     .create = cpu_create,
     .destroy = cpu_destroy,
-    .key_install = cpu_key_install,
+    .selftest = kvx_cpu_selftest,
+    .key_install = kvx_cpu_key_install,
+    .tenant_set = kvx_cpu_tenant_set,
+    .tenant_move = kvx_cpu_tenant_move,
+    .tenant_current = kvx_cpu_tenant_current,
+    .key_erase = kvx_cpu_key_erase,
+    .key_census = kvx_cpu_key_census,
+    .latch = cpu_latch,
+    .incarnation_is = cpu_incarnation_is,
     .layout_set = cpu_layout_set,
     .submit = cpu_submit,
     .poll = cpu_poll,

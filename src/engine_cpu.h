@@ -2,21 +2,15 @@
 #ifndef KVX_SRC_ENGINE_CPU_H
 #define KVX_SRC_ENGINE_CPU_H
 /*
- * Inside the CPU engine. engine_cpu.c: create, destroy, keys, layouts, submit. engine_cpu_pipeline.c: the two workers
- * and what a batch waits for. engine_cpu_transfer.c: sealing and opening.
+ * Inside the CPU engine. engine_cpu.c: create, destroy, layouts, submit. engine_cpu_keys.c: key slots, tenants' keys,
+ * known answers. engine_cpu_pipeline.c: the two workers and what a batch waits for. engine_cpu_transfer.c: sealing and
+ * opening.
  */
 #include <pthread.h>
 
 #include "cpu_queue.h"
 #include "engine.h"
 #include "engine_cpu_gcm.h"
-
-/* A key with a cipher context for each worker. */
-typedef struct kvx_cpu_key {
-    struct kvx_cpu_gcm *seal, *open; /* NULL: no key */
-    uint64_t n_blocks;               /* AES blocks spent; the store worker's */
-    uint32_t generation;
-} kvx_cpu_key;
 
 /* A batch on its way. Its pairs lie in the engine's `pairs`, from first_entry on. It takes n_segment_events + 2
  * positions of its pipeline's timeline, from first_position on: a segment each, source read, all done. */
@@ -46,13 +40,14 @@ typedef struct kvx_cpu_pipeline {
 
 /* What is known of one pair while its batch is worked on. */
 typedef struct kvx_cpu_progress {
+    uint64_t key;     /* the one that the block chose (kvx_key_ref); 0: none, or given back */
     uint32_t verdict; /* the first failure, NONE so far */
     uint32_t tampered;
 } kvx_cpu_progress;
 
 typedef struct kvx_cpu_engine {
     kvx_engine_config config;
-    void *locked; /* one mapping for words, headers and records */
+    void *locked; /* one mapping for words, headers, records, key states and tenants' keys */
     size_t locked_bytes;
     kvx_dev_words *words;
     kvx_header *headers;
@@ -60,9 +55,11 @@ typedef struct kvx_cpu_engine {
     uint8_t *gathered; /* a unit's plaintext; the store worker's */
     uint8_t *staged;   /* the private copy of sealed bytes; the restore worker's, like `opened` */
     uint8_t *opened;
-    size_t buffer_bytes; /* of each of the three, which are one allocation */
-    kvx_cpu_key keys[KVX_KEY_SLOTS_LIMIT];
-    uint32_t tenant_keys[KVX_TENANTS_LIMIT]; /* key slot + 1; 0: none */
+    size_t buffer_bytes;            /* of each of the three, which are one allocation */
+    kvx_key_state *key_states;      /* n_key_slots */
+    kvx_tenant_keys *tenant_keys;   /* n_tenants */
+    uint8_t (*keys)[KVX_KEY_BYTES]; /* n_key_slots, in memory for secrets. Read inside kvx_key_enter only */
+    struct kvx_cpu_gcm *gcm; /* keyed for the length of a unit; the store worker seals, the restore worker opens */
     kvx_dev_layout *layouts;
     kvx_work_pair *pairs;       /* max_pairs, as are the next two */
     kvx_cpu_progress *progress; /* private */
@@ -74,6 +71,16 @@ typedef struct kvx_cpu_engine {
     uint32_t n_pipelines; /* running */
     uint32_t stopping;    /* atomic: waits are given up */
 } kvx_cpu_engine;
+
+/* As in kvx_engine_ops; engine_cpu_keys.c. */
+kvx_status kvx_cpu_selftest(void *engine);
+kvx_status kvx_cpu_key_install(void *engine, uint32_t key_slot, uint32_t generation, uint32_t state,
+                               const uint8_t key[KVX_KEY_BYTES]);
+kvx_status kvx_cpu_tenant_set(void *engine, uint32_t tenant, const kvx_tenant_keys *keys, int next_only);
+kvx_status kvx_cpu_tenant_move(void *engine, uint32_t tenant, uint64_t from);
+uint64_t kvx_cpu_tenant_current(void *engine, uint32_t tenant);
+kvx_status kvx_cpu_key_erase(void *engine, uint32_t key_slot, uint32_t generation);
+kvx_status kvx_cpu_key_census(void *engine, const kvx_key_census *census);
 
 /* Starts the worker of pipeline `index`. KVX_NO_MEMORY with the note set. */
 kvx_status kvx_cpu_pipeline_start(kvx_cpu_engine *engine, uint32_t index);

@@ -52,6 +52,13 @@ void kvx_cpu_gcm_destroy(struct kvx_cpu_gcm *gcm)
     free(gcm);
 }
 
+int kvx_cpu_gcm_rekey(struct kvx_cpu_gcm *gcm, const uint8_t key[32], int seals)
+{
+    static const uint8_t none[32] = {0};
+    EVP_CIPHER_CTX *context = seals ? gcm->sealer : gcm->opener;
+    return EVP_CipherInit_ex(context, NULL, NULL, key ? key : none, NULL, -1) == 1 ? 1 : -1;
+}
+
 /* Feeds `bytes` bytes to the cipher; `out` NULL means that they are AAD. */
 static int feed(EVP_CIPHER_CTX *context, const void *in, void *out, size_t bytes)
 {

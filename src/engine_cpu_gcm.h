@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU engine's AES-256-GCM: OpenSSL's EVP interface, with 12-byte IVs and 16-byte tags. A kvx_cpu_gcm is one key
  * with its two cipher contexts, keyed once; sealing and opening then only set the IV and allocate nothing. One thread
- * at a time may use it. */
+ * may seal while another opens. */
 #ifndef KVX_ENGINE_CPU_GCM_H
 #define KVX_ENGINE_CPU_GCM_H
 
@@ -12,6 +12,10 @@ struct kvx_cpu_gcm;
 
 /* Makes a key ready; the 32 bytes may be wiped after the call. NULL if OpenSSL fails or memory is short. */
 struct kvx_cpu_gcm *kvx_cpu_gcm_create(const uint8_t key[32]);
+
+/* Replaces the key of the sealing (seals != 0) or the opening side, without allocating; NULL: by zeros, so that nothing
+ * of the old key is left in memory. Returns 1, or -1 if OpenSSL fails. */
+int kvx_cpu_gcm_rekey(struct kvx_cpu_gcm *gcm, const uint8_t key[32], int seals);
 
 /* Wipes and frees; NULL is allowed. */
 void kvx_cpu_gcm_destroy(struct kvx_cpu_gcm *gcm);

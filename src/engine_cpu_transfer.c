@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "../kernels/keystate.h"
 #include "../kernels/state.h"
 #include "engine_cpu.h"
 
@@ -135,77 +136,95 @@ static void scatter(const transfer *t, const kvx_dev_segment *segment, const uin
 
 /* ------------------------------------------------------------------------------------------------------------ store */
 
-/* The tenant's key with room for a unit: its counter blocks, the tag's and the hash key's. */
-static uint32_t spend_key(kvx_cpu_key *key, uint32_t bytes)
+/* The block's key, paid for all of its units. */
+static uint32_t choose_key(const transfer *t)
 {
-    uint64_t n_blocks = bytes / 16 + 2;
-    if (n_blocks > KVX_KEY_BLOCKS_LIMIT || key->n_blocks > KVX_KEY_BLOCKS_LIMIT - n_blocks)
-        return KVX_VERDICT_EXHAUSTED;
-    key->n_blocks += n_blocks;
-    return KVX_VERDICT_OK;
+    uint64_t cost = 0;
+    uint32_t s;
+    for (s = 0; s < t->layout->n_segments; s++)
+        cost += kvx_key_cost(t->layout->segments[s].bytes);
+    return kvx_key_choose(&t->engine->tenant_keys[t->pair->tenant], t->engine->key_states,
+                          t->engine->config.n_key_slots, t->engine->words, cost, &t->progress->key);
 }
 
-static kvx_cpu_key *key_of_tenant(kvx_cpu_engine *engine, uint32_t tenant)
-{
-    uint32_t place = engine->tenant_keys[tenant];
-    return place ? &engine->keys[place - 1] : NULL;
-}
-
-static uint32_t seal_unit(const transfer *t, kvx_cpu_key *key, uint32_t s, uint64_t store_id)
+static uint32_t seal_with(const transfer *t, const uint8_t *key, uint32_t s, uint64_t store_id)
 {
     kvx_cpu_engine *engine = t->engine;
     const kvx_dev_segment *segment = &t->layout->segments[s];
     kvx_record *record = &t->records[s];
     uint8_t iv[KVX_IV_BYTES];
     uint64_t sequence;
-    if (latched(engine))
-        return KVX_VERDICT_LATCHED;
-    if (spend_key(key, segment->bytes) != KVX_VERDICT_OK || !kvx_sequence_draw(engine->words, &sequence))
+    int sealed = -1;
+    if (!kvx_sequence_draw(engine->words, &sequence))
         return KVX_VERDICT_EXHAUSTED;
     make_iv(engine, sequence, iv);
     gather(t, segment, engine->gathered);
     record->store_id = 0;
-    if (kvx_cpu_gcm_seal(key->seal, iv, NULL, 0, engine->gathered, t->slot + segment->slot_offset, segment->bytes,
-                         record->tag) != 1)
+    if (kvx_cpu_gcm_rekey(engine->gcm, key, 1) == 1)
+        sealed = kvx_cpu_gcm_seal(engine->gcm, iv, NULL, 0, engine->gathered, t->slot + segment->slot_offset,
+                                  segment->bytes, record->tag);
+    if (kvx_cpu_gcm_rekey(engine->gcm, NULL, 1) != 1 || sealed != 1)
         return KVX_VERDICT_FAULT;
     record->sequence = sequence;
     record->store_id = store_id;
     return KVX_VERDICT_OK;
 }
 
+static uint32_t seal_unit(const transfer *t, uint32_t s, uint64_t store_id)
+{
+    kvx_cpu_engine *engine = t->engine;
+    const uint32_t key_slot = kvx_key_ref_slot(t->progress->key);
+    kvx_key_state *state = &engine->key_states[key_slot];
+    uint32_t verdict;
+    if (latched(engine))
+        return KVX_VERDICT_LATCHED;
+    if (!kvx_key_enter(state, kvx_key_ref_generation(t->progress->key)))
+        return KVX_VERDICT_REFUSED;
+    verdict = seal_with(t, engine->keys[key_slot], s, store_id);
+    kvx_key_leave(state);
+    return verdict;
+}
+
 static uint32_t seal_pair(const transfer *t, uint64_t store_id)
 {
-    kvx_cpu_key *key;
     uint32_t s, verdict = t->verdict;
     if (latched(t->engine))
         return KVX_VERDICT_LATCHED;
     if (verdict != KVX_VERDICT_OK)
         return verdict;
-    key = key_of_tenant(t->engine, t->pair->tenant);
-    if (!key)
-        return KVX_VERDICT_FAULT;
     verdict = kvx_slot_claim(t->header, store_id);
+    if (verdict == KVX_VERDICT_OK)
+        verdict = choose_key(t);
+    if (verdict != KVX_VERDICT_OK)
+        t->progress->key = 0;
     for (s = 0; verdict == KVX_VERDICT_OK && s < t->layout->n_segments; s++)
-        verdict = seal_unit(t, key, s, store_id);
+        verdict = seal_unit(t, s, store_id);
     return verdict;
 }
 
 static uint32_t commit_pair(const transfer *t, uint64_t store_id)
 {
-    uint32_t place, verdict = verdict_of(t->progress);
+    const uint64_t key = t->progress->key;
+    uint32_t verdict = verdict_of(t->progress);
     kvx_header description = {.generation = t->pair->generation, .tenant = t->pair->tenant};
     if (t->verdict != KVX_VERDICT_OK)
         return verdict;
-    place = t->engine->tenant_keys[t->pair->tenant];
-    if (place) {
-        description.key_slot = place - 1;
-        description.key_generation = t->engine->keys[place - 1].generation;
-    }
     description.fingerprint = t->layout->fingerprint;
     description.n_units = t->layout->n_segments;
+    if (key) {
+        description.key_slot = kvx_key_ref_slot(key);
+        description.key_generation = kvx_key_ref_generation(key);
+        if (verdict == KVX_VERDICT_OK &&
+            !kvx_key_is_there(&t->engine->key_states[description.key_slot], description.key_generation))
+            verdict = KVX_VERDICT_REFUSED; /* erased since: what was sealed can never be opened */
+    }
     if (verdict == KVX_VERDICT_OK && latched(t->engine))
         verdict = KVX_VERDICT_LATCHED;
-    return kvx_slot_commit(t->header, t->records, store_id, verdict, &description);
+    verdict = kvx_slot_commit(t->header, t->records, store_id, verdict, &description);
+    if (key)
+        kvx_key_release(&t->engine->key_states[description.key_slot]);
+    t->progress->key = 0;
+    return verdict;
 }
 
 void kvx_cpu_run_stores(kvx_cpu_engine *engine, const kvx_cpu_job *job)
@@ -252,40 +271,51 @@ static uint32_t check_header(const transfer *t, uint64_t word)
     return kvx_slot_check(t->header, word, &wanted);
 }
 
-static struct kvx_cpu_gcm *key_of_header(const transfer *t)
-{
-    const kvx_cpu_key *key;
-    if (t->header->key_slot >= KVX_KEY_SLOTS_LIMIT)
-        return NULL;
-    key = &t->engine->keys[t->header->key_slot];
-    return key->generation == t->header->key_generation ? key->open : NULL;
-}
-
-/* Header, record and tag of one unit; with OK its plaintext is in engine->opened. */
-static uint32_t check_unit(const transfer *t, uint32_t s, uint64_t word)
+/* Record and tag of one unit; with OK its plaintext is in engine->opened. */
+static uint32_t open_with(const transfer *t, const uint8_t *key, uint32_t s, uint64_t word)
 {
     kvx_cpu_engine *engine = t->engine;
     const kvx_dev_segment *segment = &t->layout->segments[s];
-    uint32_t verdict = check_header(t, word);
-    struct kvx_cpu_gcm *gcm;
+    const kvx_record record = t->records[s];
     uint8_t iv[KVX_IV_BYTES];
-    kvx_record record;
-    int opened;
-    if (verdict != KVX_VERDICT_OK)
-        return verdict;
-    record = t->records[s];
-    gcm = key_of_header(t);
-    if (!gcm || record.store_id != kvx_word_id(word))
+    int opened = -1;
+    if (record.store_id != kvx_word_id(word))
         return KVX_VERDICT_MISS;
     make_iv(engine, record.sequence, iv);
     memcpy(engine->staged, t->slot + segment->slot_offset, segment->bytes); /* the only read of sealed bytes */
-    opened = kvx_cpu_gcm_open(gcm, iv, NULL, 0, engine->staged, engine->opened, segment->bytes, record.tag);
-    if (opened < 0)
+    if (kvx_cpu_gcm_rekey(engine->gcm, key, 0) == 1)
+        opened = kvx_cpu_gcm_open(engine->gcm, iv, NULL, 0, engine->staged, engine->opened, segment->bytes, record.tag);
+    if (kvx_cpu_gcm_rekey(engine->gcm, NULL, 0) != 1 || opened < 0)
         return KVX_VERDICT_FAULT;
     return opened ? KVX_VERDICT_OK : KVX_VERDICT_TAMPERED;
 }
 
-/* A word that changed meanwhile means that a newer store is at work: nothing that was seen counts. */
+/* The key may be erased at any moment: then the block is a miss. Plaintext is in place before the key is let go, so
+ * none comes after an erasure. A word that changed meanwhile means that a newer store is at work: nothing that was seen
+ * counts. */
+static uint32_t open_and_place(const transfer *t, uint32_t s, uint64_t word)
+{
+    kvx_cpu_engine *engine = t->engine;
+    const uint32_t key_slot = t->header->key_slot, generation = t->header->key_generation;
+    kvx_key_state *state;
+    uint32_t verdict;
+    if (key_slot >= engine->config.n_key_slots)
+        return KVX_VERDICT_MISS;
+    state = &engine->key_states[key_slot];
+    if (!kvx_key_enter(state, generation))
+        return KVX_VERDICT_MISS;
+    verdict = open_with(t, engine->keys[key_slot], s, word);
+    if (!kvx_key_is_there(state, generation))
+        verdict = KVX_VERDICT_MISS;
+    if (kvx_load_acquire_u64(&t->header->word) != word)
+        verdict = KVX_VERDICT_BUSY;
+    if (verdict == KVX_VERDICT_OK)
+        scatter(t, &t->layout->segments[s], engine->opened);
+    kvx_key_leave(state);
+    return verdict;
+}
+
+/* With OK the unit is in place. */
 static uint32_t open_unit(const transfer *t, uint32_t s)
 {
     uint64_t word;
@@ -295,8 +325,10 @@ static uint32_t open_unit(const transfer *t, uint32_t s)
     if (verdict != KVX_VERDICT_OK)
         return verdict;
     word = kvx_load_acquire_u64(&t->header->word);
-    verdict = check_unit(t, s, word);
-    if (kvx_load_acquire_u64(&t->header->word) != word)
+    verdict = check_header(t, word);
+    if (verdict == KVX_VERDICT_OK)
+        verdict = open_and_place(t, s, word);
+    if (verdict != KVX_VERDICT_OK && kvx_load_acquire_u64(&t->header->word) != word)
         return KVX_VERDICT_BUSY;
     if (verdict == KVX_VERDICT_TAMPERED && !t->progress->tampered) {
         t->progress->tampered = 1;
@@ -309,8 +341,8 @@ static void restore_unit(const transfer *t, uint32_t s)
 {
     uint32_t verdict = open_unit(t, s);
     note(t->progress, verdict);
-    if (t->layout)
-        scatter(t, &t->layout->segments[s], verdict == KVX_VERDICT_OK ? t->engine->opened : NULL);
+    if (t->layout && verdict != KVX_VERDICT_OK)
+        scatter(t, &t->layout->segments[s], NULL);
 }
 
 static uint32_t n_segments_of(const transfer *t)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA engine's door: its keys and layouts, its answers, and how it keeps out of the caller's way. */
+/* The CUDA engine's door: its layouts, its answers, and how it keeps out of the caller's way. */
 #include "engine_cuda.h"
 
 #include <string.h>
@@ -68,41 +68,8 @@ kvx_status kvx_cuda_health(kvx_cuda *engine)
     return KVX_OK;
 }
 
-/* -------------------------------------------------------------------------------------------------- keys and layouts
+/* ---------------------------------------------------------------------------------------------------------- layouts
  */
-
-static cudaError_t install(kvx_cuda *engine, uint32_t key_slot, uint32_t generation)
-{
-    cudaStream_t stream = engine->streams[KVX_CUDA_SETUP];
-    cudaError_t error = kvx_cuda_upload(engine, engine->dev_key, engine->secrets->key, KVX_KEY_BYTES);
-    kvx_secmem_wipe(engine->secrets->key, KVX_KEY_BYTES);
-    if (error == cudaSuccess)
-        error = (cudaError_t)kvx_launch_key_install(engine->dev.keys, key_slot, generation, engine->dev_key, stream);
-    if (cudaMemsetAsync(engine->dev_key, 0xff, KVX_KEY_BYTES, stream) != cudaSuccess && error == cudaSuccess)
-        error = cudaErrorUnknown;
-    if (cudaMemsetAsync(engine->dev_key, 0, KVX_KEY_BYTES, stream) != cudaSuccess && error == cudaSuccess)
-        error = cudaErrorUnknown;
-    return error;
-}
-
-static kvx_status cuda_key_install(void *handle, uint32_t tenant, uint32_t key_slot, const uint8_t key[KVX_KEY_BYTES])
-{
-    kvx_cuda *engine = handle;
-    kvx_cuda_guard guard;
-    cudaError_t error;
-    if (tenant >= engine->config.n_tenants || key_slot >= KVX_KEY_SLOTS_LIMIT)
-        return kvx_note(KVX_INVALID, "tenant %u or key slot %u is out of range", tenant, key_slot);
-    error = kvx_cuda_enter(&guard, engine->config.device);
-    if (error != cudaSuccess)
-        return kvx_cuda_note("cudaSetDevice", error);
-    memcpy(engine->secrets->key, key, KVX_KEY_BYTES);
-    error = install(engine, key_slot, ++engine->key_generation);
-    if (error == cudaSuccess) /* after the key is live: the same stream */
-        error = kvx_cuda_upload(engine, (uint32_t *)(uintptr_t)engine->dev.tenant_keys + tenant, &key_slot,
-                                sizeof key_slot);
-    kvx_cuda_leave(&guard);
-    return error == cudaSuccess ? KVX_OK : kvx_cuda_note("installing a key", error);
-}
 
 static kvx_status check_lanes(const kvx_cuda *engine, const kvx_dev_layout *layout)
 {
@@ -303,9 +270,17 @@ static uint64_t *cuda_results(void *handle, uint32_t *n_words)
 
 const kvx_engine_ops kvx_engine_cuda = {
     .kind = KVX_ENGINE_CUDA,
+    .identify = kvx_cuda_identify,
     .create = kvx_cuda_create,
     .destroy = kvx_cuda_destroy,
-    .key_install = cuda_key_install,
+    .key_install = kvx_cuda_key_install,
+    .tenant_set = kvx_cuda_tenant_set,
+    .tenant_move = kvx_cuda_tenant_move,
+    .tenant_current = kvx_cuda_tenant_current,
+    .key_erase = kvx_cuda_key_erase,
+    .key_census = kvx_cuda_key_census,
+    .latch = kvx_cuda_latch,
+    .incarnation_is = kvx_cuda_incarnation_is,
     .layout_set = cuda_layout_set,
     .submit = kvx_cuda_submit,
     .poll = cuda_poll,

@@ -2,10 +2,11 @@
 #ifndef KVX_SRC_ENGINE_CUDA_H
 #define KVX_SRC_ENGINE_CUDA_H
 /*
- * What the files of the CUDA engine share. engine_cuda.c: keys, layouts, answers; engine_cuda_create.c: life;
- * engine_cuda_memory.c: memory of the device; engine_cuda_pace.c: how large bursts are and how many multiprocessors
- * they take; engine_cuda_submit.c: whether a batch can be taken; engine_cuda_transfer.c: its streams and events;
- * engine_cuda_copy.c: the copy engine. Functions that return a cudaError_t leave it to their caller to note it.
+ * What the files of the CUDA engine share. engine_cuda.c: layouts, answers; engine_cuda_keys.c: keys;
+ * engine_cuda_create.c: life; engine_cuda_memory.c: memory of the device; engine_cuda_pace.c: how large bursts are and
+ * how many multiprocessors they take; engine_cuda_submit.c: whether a batch can be taken; engine_cuda_transfer.c: its
+ * streams and events; engine_cuda_copy.c: the copy engine. Functions that return a cudaError_t leave it to their caller
+ * to note it.
  */
 #include <stdatomic.h>
 
@@ -103,11 +104,11 @@ typedef struct kvx_cuda {
     kvx_cuda_pipeline pipelines[2]; /* stores and discards; restores */
     kvx_cuda_copier copier;
     kvx_plan *plan;
-    uint32_t key_generation;
-    int n_devices;                   /* of the machine */
-    uint32_t can_direct;             /* every chunk of the pool is mapped for the device */
-    uint32_t launched;               /* by the submit that runs: something can no longer be taken back */
-    enum kvx_cuda_stream store_tail; /* stream that holds the newest commit or discard */
+    uint64_t tenant_refs[KVX_TENANTS_LIMIT]; /* current keys, as set */
+    int n_devices;                           /* of the machine */
+    uint32_t can_direct;                     /* every chunk of the pool is mapped for the device */
+    uint32_t launched;                       /* by the submit that runs: something can no longer be taken back */
+    enum kvx_cuda_stream store_tail;         /* stream that holds the newest commit or discard */
     atomic_int lost;
     uint32_t submitting;         /* host synchronisations count now */
     uint32_t n_bursts, n_places; /* of the batch that is being submitted */
@@ -163,6 +164,16 @@ cudaError_t kvx_cuda_synchronize(kvx_cuda *engine, enum kvx_cuda_stream stream);
 kvx_status kvx_cuda_create(const kvx_engine_config *config, void **engine);
 int kvx_cuda_destroy(void *engine);
 kvx_status kvx_cuda_submit(void *engine, const kvx_batch *batch);
+kvx_status kvx_cuda_identify(int device, kvx_engine_identity *identity);
+kvx_status kvx_cuda_key_install(void *engine, uint32_t key_slot, uint32_t generation, uint32_t state,
+                                const uint8_t key[KVX_KEY_BYTES]);
+kvx_status kvx_cuda_tenant_set(void *engine, uint32_t tenant, const kvx_tenant_keys *keys, int next_only);
+kvx_status kvx_cuda_tenant_move(void *engine, uint32_t tenant, uint64_t from);
+uint64_t kvx_cuda_tenant_current(void *engine, uint32_t tenant);
+kvx_status kvx_cuda_key_erase(void *engine, uint32_t key_slot, uint32_t generation);
+kvx_status kvx_cuda_key_census(void *engine, const kvx_key_census *census);
+void kvx_cuda_latch(void *engine);
+int kvx_cuda_incarnation_is(void *engine, uint64_t incarnation);
 
 /* Places that a launch for n pairs takes. */
 uint32_t kvx_cuda_places(uint64_t n_pairs);

@@ -83,7 +83,7 @@ static kvx_status make_host_memory(kvx_cuda *engine)
         !engine->host_layouts || !engine->host_segments || !engine->plan)
         return kvx_note(KVX_NO_MEMORY, "no host memory for %u tickets and %u layouts", config->max_tickets,
                         config->max_layouts);
-    KVX_TRY(kvx_secmem_map(sizeof *engine->secrets, &secrets));
+    KVX_TRY(kvx_secmem_map_locked(sizeof *engine->secrets, &secrets)); /* the driver copies from it */
     engine->secrets = secrets;
     memcpy(engine->secrets->prf_key, config->prf_key, sizeof config->prf_key);
     kvx_secmem_wipe(engine->config.prf_key, sizeof engine->config.prf_key);
@@ -112,7 +112,7 @@ static kvx_status make_device_memory(kvx_cuda *engine)
         {KVX_CHUNKS_LIMIT * sizeof *dev->chunks, 0, "chunks", &dev->chunks},
         {KVX_LAYOUTS_LIMIT * sizeof *dev->layouts, 0, "layouts", &dev->layouts},
         {KVX_TENANTS_LIMIT * sizeof *dev->tenant_keys, 0, "tenants", &dev->tenant_keys},
-        {KVX_KEY_SLOTS_LIMIT * kvx_key_slot_bytes(), 0, "keys", &dev->keys},
+        {config->n_key_slots * kvx_key_slot_bytes(), 0, "keys", &dev->keys},
         {sizeof *dev->words, 0, "words", &dev->words},
         {config->max_pairs * sizeof *dev->entries, 0, "entries", &dev->entries},
         {KVX_KEY_BYTES, 0, "a key", &engine->dev_key},
@@ -165,6 +165,9 @@ static cudaError_t upload_tables(kvx_cuda *engine)
     words->sequence = 1;
     words->fixed_field = engine->config.fixed_field;
     words->tamper_budget = engine->config.tamper_budget;
+    words->key_soft_limit = engine->config.key_soft_limit;
+    words->key_hard_limit = engine->config.key_hard_limit;
+    words->incarnation = engine->config.incarnation;
     error = kvx_cuda_upload(engine, engine->dev.words, words, sizeof *words);
     kvx_secmem_wipe(words, sizeof *words);
     if (error == cudaSuccess)
@@ -193,7 +196,7 @@ static kvx_status prepare_kernels(kvx_cuda *engine)
     engine->dev.n_slots = config->pool->n_slots;
     engine->dev.n_classes = config->pool->n_classes;
     engine->dev.n_tenants = config->n_tenants;
-    engine->dev.n_keys = KVX_KEY_SLOTS_LIMIT;
+    engine->dev.n_keys = config->n_key_slots;
     engine->dev.n_entries = config->max_pairs;
     engine->dev.n_sms = (uint32_t)n_sms;
     engine->dev.variant = (uint32_t)variant;
@@ -302,7 +305,7 @@ static int keys_are_zero(kvx_cuda *engine)
 {
     uint64_t words[512];
     const uint8_t *at = (const uint8_t *)engine->dev.keys;
-    uint64_t left = KVX_KEY_SLOTS_LIMIT * kvx_key_slot_bytes(), seen = 0;
+    uint64_t left = engine->config.n_key_slots * kvx_key_slot_bytes(), seen = 0;
     while (left > 0 && seen == 0) {
         const uint64_t n = left < sizeof words ? left : sizeof words;
         uint32_t i;
@@ -324,11 +327,11 @@ static void wipe_keys(kvx_cuda *engine)
     uint64_t fill = 0;
     if (getrandom(&fill, sizeof fill, 0) != (ssize_t)sizeof fill)
         fill = 0x5a5a5a5a5a5a5a5au; /* any will do: what counts is that it is overwritten twice */
-    (void)kvx_launch_key_wipe(engine->dev.keys, 0, KVX_KEY_SLOTS_LIMIT, fill, stream);
-    (void)kvx_launch_key_wipe(engine->dev.keys, 0, KVX_KEY_SLOTS_LIMIT, 0, stream);
+    (void)kvx_launch_key_wipe(engine->dev.keys, 0, engine->config.n_key_slots, fill, stream);
+    (void)kvx_launch_key_wipe(engine->dev.keys, 0, engine->config.n_key_slots, 0, stream);
     if (keys_are_zero(engine))
         return;
-    (void)cudaMemsetAsync(engine->dev.keys, 0, KVX_KEY_SLOTS_LIMIT * kvx_key_slot_bytes(), stream);
+    (void)cudaMemsetAsync(engine->dev.keys, 0, engine->config.n_key_slots * kvx_key_slot_bytes(), stream);
     if (!keys_are_zero(engine))
         (void)kvx_note(KVX_DEVICE_LOST, "keys in GPU memory could not be wiped: the device does not answer");
 }
@@ -342,7 +345,7 @@ static void disarm(kvx_cuda *engine)
     int i;
     (void)cudaMemsetAsync((void *)(uintptr_t)engine->dev.layouts, 0, KVX_LAYOUTS_LIMIT * sizeof *engine->dev.layouts,
                           stream);
-    (void)kvx_launch_key_wipe(engine->dev.keys, 0, KVX_KEY_SLOTS_LIMIT, 0, stream);
+    (void)kvx_launch_key_wipe(engine->dev.keys, 0, engine->config.n_key_slots, 0, stream);
     for (i = 0; i < 1000 && cudaStreamQuery(stream) == cudaErrorNotReady; i++)
         nanosleep(&pause, NULL);
 }

@@ -8,7 +8,7 @@
 
 #include "../kernels/format.h"
 
-#define NOTE_BYTES 320
+#define NOTE_BYTES 1000
 
 static _Thread_local char last_note[NOTE_BYTES];
 
@@ -58,6 +58,8 @@ const char *kvx_status_text(kvx_status status)
         return "not supported here";
     case KVX_NO_MEMORY:
         return "memory could not be had";
+    case KVX_UNTRUSTED:
+        return "the policy does not accept this platform";
     case KVX_UNKNOWN:
         return "no such ticket";
     case KVX_MISS:

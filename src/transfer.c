@@ -113,6 +113,17 @@ static kvx_status check_pairs(const call *c)
     return KVX_OK;
 }
 
+/* Before their stores: tenants follow their keys. */
+static void serve_tenants(const call *c)
+{
+    uint32_t i, last = UINT32_MAX;
+    for (i = 0; i < c->n; i++) {
+        if (c->pairs[i].tenant != last)
+            kvx_tenants_serve(c->ctx, c->pairs[i].tenant);
+        last = c->pairs[i].tenant;
+    }
+}
+
 static kvx_status check_discards(const call *c)
 {
     uint32_t i;
@@ -246,7 +257,7 @@ untake:
     return status;
 }
 
-static kvx_status check_call(const kvx_ctx *ctx, uint32_t n, const void *array)
+static kvx_status check_call(kvx_ctx *ctx, uint32_t n, const void *array)
 {
     KVX_TRY(kvx_ctx_usable(ctx));
     if (n && !array)
@@ -267,6 +278,8 @@ static kvx_status transfer(enum kvx_op op, call *c, const kvx_options *options, 
     pthread_mutex_lock(&c->ctx->submit);
     next_call(c->ctx);
     status = check_pairs(c);
+    if (status == KVX_OK && op == KVX_OP_STORE)
+        serve_tenants(c);
     if (status == KVX_OK)
         status = run(c, ticket);
     pthread_mutex_unlock(&c->ctx->submit);

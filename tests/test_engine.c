@@ -46,7 +46,8 @@ static kvx_dev_words words_of(const rig *r)
 }
 
 /* The unit as the test computes it: its own gather, its own padding, OpenSSL's cipher. */
-static void expect_unit(const rig *r, const kvx_pair *pair, uint32_t segment, const kvx_record *record)
+static void expect_unit(const rig *r, const kvx_pair *pair, uint32_t segment, uint32_t key_slot,
+                        const kvx_record *record)
 {
     const shape *s = r->source.shape;
     const size_t padded = (size_t)(shape_unit_offset(s, segment + 1) - shape_unit_offset(s, segment));
@@ -56,7 +57,7 @@ static void expect_unit(const rig *r, const kvx_pair *pair, uint32_t segment, co
     (void)tensors_gather(&r->source, pair->block, segment, plain);
     kvx_store_be32(iv, words_of(r).fixed_field);
     kvx_store_be64(iv + 4, record->sequence);
-    expect_ok(kvx_keyring_block_key(r->ctx->keyring, pair->tenant, &key));
+    expect_ok(kvx_keyring_block_key(r->ctx->keyring, key_slot, &key));
     evp_seal(key, iv, plain, padded, sealed, tag);
     assert_memory_equal(slot_bytes(r->pool, pair->slot) + shape_unit_offset(s, segment), sealed, padded);
     assert_memory_equal(record->tag, tag, 16);
@@ -93,7 +94,7 @@ static void pool_is_plain_gcm(const device *dev, const void *arg)
             assert_int_equal(header.generation, slots[i].generation);
             for (uint32_t segment = 0; segment < n_segments; segment++) {
                 assert_int_equal(records[segment].store_id, kvx_word_id(header.word));
-                expect_unit(&r, &pairs[i], segment, &records[segment]);
+                expect_unit(&r, &pairs[i], segment, header.key_slot, &records[segment]);
             }
         }
         rig_close(&r);

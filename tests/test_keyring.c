@@ -5,6 +5,7 @@
 #include "cmocka_door.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@
 #include <openssl/rand.h>
 
 #include "keyring.h"
+#include "platform.h"
 #include "secmem.h"
 
 /* The sanitizers make mlock do nothing. */
@@ -32,20 +34,24 @@
 
 static const char *fail = "";
 static unsigned fail_after;          /* calls of that name that still succeed */
+static int fail_once;                /* what follows the call that fails succeeds */
 static int short_draws, interrupted; /* getrandom: at most 5 bytes a call; EINTR once */
 static int n_maps;
 
-/* What the last two draws of each source returned: root, then context id. */
-static uint8_t openssl_drawn[2][32], system_drawn[2][32];
-static unsigned n_openssl_drawn;
-static size_t system_bytes;
+/* What the first draws of each source returned: root, context id, then secrets of tenants and epochs. */
+enum { ROOT, CONTEXT_ID, TENANT, EPOCH, N_DRAWS };
+static uint8_t openssl_drawn[N_DRAWS][32], system_drawn[N_DRAWS][32];
+static size_t system_bytes[N_DRAWS];
+static unsigned n_drawn;
 
 static int fails(const char *name)
 {
     if (strcmp(fail, name) != 0)
         return 0;
-    if (fail_after == 0)
+    if (fail_after == 0) {
+        fail = fail_once ? "" : fail;
         return 1;
+    }
     fail_after--;
     return 0;
 }
@@ -57,8 +63,9 @@ int __wrap_RAND_priv_bytes_ex(OSSL_LIB_CTX *library, unsigned char *bytes, size_
     if (fails("RAND_priv_bytes_ex"))
         return 0;
     int result = __real_RAND_priv_bytes_ex(library, bytes, n, strength);
-    if (n_openssl_drawn < 2 && n <= 32)
-        memcpy(openssl_drawn[n_openssl_drawn++], bytes, n);
+    if (n_drawn < N_DRAWS && n <= 32)
+        memcpy(openssl_drawn[n_drawn], bytes, n);
+    n_drawn++;
     return result;
 }
 
@@ -76,9 +83,10 @@ ssize_t __wrap_getrandom(void *bytes, size_t n, unsigned flags)
         return -1;
     }
     ssize_t got = __real_getrandom(bytes, short_draws && n > 5 ? 5 : n, flags);
-    if (got > 0 && system_bytes + (size_t)got <= 48) /* 32 of the root, 16 of the id: lines of 32 */
-        memcpy((uint8_t *)system_drawn + system_bytes, bytes, (size_t)got);
-    system_bytes += got > 0 ? (size_t)got : 0;
+    if (got > 0 && n_drawn > 0 && n_drawn <= N_DRAWS && system_bytes[n_drawn - 1] + (size_t)got <= 32) {
+        memcpy(system_drawn[n_drawn - 1] + system_bytes[n_drawn - 1], bytes, (size_t)got);
+        system_bytes[n_drawn - 1] += (size_t)got;
+    }
     return got;
 }
 
@@ -148,105 +156,217 @@ int __wrap_madvise(void *at, size_t bytes, int advice)
     return fails("madvise") ? -1 : __real_madvise(at, bytes, advice);
 }
 
+/* Kernels without memfd_secret. */
+static int no_secret_memory;
+
+static int fake_memfd_secret(void)
+{
+    if (!no_secret_memory)
+        return kvx_platform_real.memfd_secret();
+    errno = ENOSYS;
+    return -1;
+}
+
+static kvx_platform_ops platform;
+
 static int reset(void **state)
 {
     (void)state;
     fail = "";
     fail_after = 0;
+    fail_once = 0;
     short_draws = interrupted = 0;
-    n_openssl_drawn = 0;
-    system_bytes = 0;
+    n_drawn = 0;
+    memset(system_bytes, 0, sizeof system_bytes);
+    no_secret_memory = 0;
+    kvx_platform_replace(&platform);
     n_maps = 0;
+    platform = kvx_platform_real;
+    platform.memfd_secret = fake_memfd_secret;
     return 0;
 }
 
+static const kvx_field parts[2] = {{"model", 5}, {"", 0}};
+static kvx_keyring_config config = {.n_tenants = 3, .n_epochs = 4, .binding = parts, .n_binding = 2};
+
+/* With tenants open: all. */
 static kvx_keyring *make(void)
 {
     kvx_keyring *keyring = NULL;
-    assert_int_equal(kvx_keyring_create(&keyring), KVX_OK);
+    assert_int_equal(kvx_keyring_create(&config, &keyring), KVX_OK);
+    for (uint32_t t = 0; t < config.n_tenants; t++)
+        assert_int_equal(kvx_keyring_tenant_open(keyring, t), KVX_OK);
     return keyring;
 }
 
-static void key_of(kvx_keyring *keyring, uint32_t tenant, uint8_t key[32])
+static void key_of(kvx_keyring *keyring, uint32_t place, uint8_t key[32])
 {
     const uint8_t *derived = NULL;
-    assert_int_equal(kvx_keyring_block_key(keyring, tenant, &derived), KVX_OK);
+    assert_int_equal(kvx_keyring_block_key(keyring, place, &derived), KVX_OK);
     memcpy(key, derived, 32);
 }
 
 static void keys_differ_and_repeat(void **state)
 {
-    uint8_t a0[32], a1[32], again[32], b0[32];
-    kvx_keyring *a = make(), *b = make();
+    uint8_t keys[8][32], again[32];
+    kvx_keyring *rings[2] = {make(), make()};
     (void)state;
-    key_of(a, 0, a0);
-    key_of(a, 1, a1);
-    key_of(a, 0, again);
-    key_of(b, 0, b0);
-    assert_memory_equal(a0, again, 32);
-    assert_memory_not_equal(a0, a1, 32);
-    assert_memory_not_equal(a0, b0, 32);
-    kvx_keyring_destroy(a);
-    kvx_keyring_destroy(b);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(kvx_keyring_epoch_open(rings[i / 4], i % 4, i % 2, 1 + i % 4), KVX_OK);
+        key_of(rings[i / 4], i % 4, keys[i]);
+        key_of(rings[i / 4], i % 4, again);
+        assert_memory_equal(keys[i], again, 32);
+        for (uint32_t k = 0; k < i; k++)
+            assert_memory_not_equal(keys[i], keys[k], 32);
+    }
+    kvx_keyring_epoch_close(rings[0], 1); /* the same epoch once more has another secret */
+    assert_int_equal(kvx_keyring_epoch_open(rings[0], 1, 1, 2), KVX_OK);
+    key_of(rings[0], 1, again);
+    assert_memory_not_equal(keys[1], again, 32);
+    kvx_keyring_destroy(rings[0]);
+    kvx_keyring_destroy(rings[1]);
     kvx_keyring_destroy(NULL);
     assert_int_equal(n_maps, 0);
 }
 
-/* SP 800-108 counter mode, one block: HMAC(root, [1]32 | label | 00 | context | [256]32). */
-static void expected_key(uint32_t tenant, uint8_t key[32])
+static uint8_t *put(uint8_t *at, const void *bytes, size_t n)
 {
-    uint8_t root[32], id[16], message[4 + 16 + 1 + 28 + 4], *m = message;
+    return (uint8_t *)memcpy(at, bytes, n) + n;
+}
+
+static void hmac(const uint8_t key[32], const uint8_t *message, size_t n, uint8_t out[32])
+{
     char digest[] = "SHA256";
-    const uint8_t number[4] = {(uint8_t)(tenant >> 24), (uint8_t)(tenant >> 16), (uint8_t)(tenant >> 8),
-                               (uint8_t)tenant};
-    for (size_t i = 0; i < 32; i++)
-        root[i] = openssl_drawn[0][i] ^ system_drawn[0][i];
-    for (size_t i = 0; i < 16; i++)
-        id[i] = openssl_drawn[1][i] ^ system_drawn[1][i];
-    m = (uint8_t *)memcpy(m, "\0\0\0\1", 4) + 4;
-    m = (uint8_t *)memcpy(m, "kvx block key v1", 17) + 17;
-    m = (uint8_t *)memcpy(m, "\0\0\0\20", 4) + 4;
-    m = (uint8_t *)memcpy(m, id, 16) + 16;
-    m = (uint8_t *)memcpy(m, "\0\0\0\4", 4) + 4;
-    m = (uint8_t *)memcpy(m, number, 4) + 4;
-    memcpy(m, "\0\0\1\0", 4);
     OSSL_PARAM params[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
                            OSSL_PARAM_construct_end()};
-    size_t n = 0;
     EVP_MAC *mac = EVP_MAC_fetch(NULL, "HMAC", NULL);
     EVP_MAC_CTX *ctx = EVP_MAC_CTX_new(mac);
-    assert_int_equal(EVP_MAC_init(ctx, root, 32, params), 1);
-    assert_int_equal(EVP_MAC_update(ctx, message, sizeof(message)), 1);
-    assert_int_equal(EVP_MAC_final(ctx, key, &n, 32), 1);
+    assert_int_equal(EVP_MAC_init(ctx, key, 32, params), 1);
+    assert_int_equal(EVP_MAC_update(ctx, message, n), 1);
+    assert_int_equal(EVP_MAC_final(ctx, out, &n, 32), 1);
     EVP_MAC_CTX_free(ctx);
     EVP_MAC_free(mac);
 }
 
+/* SP 800-108 counter mode, one block: HMAC(inputs XORed, [1]32 | label | 00 | context | [256]32). The commitment,
+ * of tenant 2^32 - 1, has the root alone as its input. */
+static void expected_key(const uint8_t root[32], const uint8_t number[4], const uint8_t epoch[8], uint8_t key[32])
+{
+    static const char label[] = "kvx/2 block key", other[] = "kvx/2 commitment";
+    uint8_t input[32], id[16], binding[48], message[256], *m = message;
+    const int block = memcmp(number, "\377\377\377\377", 4) != 0;
+    unsigned n = 0;
+    memcpy(input, root, 32);
+    for (size_t i = 0; block && i < 32; i++)
+        input[i] ^= (uint8_t)(openssl_drawn[TENANT][i] ^ system_drawn[TENANT][i] ^ openssl_drawn[EPOCH][i] ^
+                              system_drawn[EPOCH][i]);
+    for (size_t i = 0; i < 16; i++)
+        id[i] = openssl_drawn[CONTEXT_ID][i] ^ system_drawn[CONTEXT_ID][i];
+    assert_int_equal(EVP_Digest("\0\0\0\5model\0\0\0\0", 13, binding, &n, EVP_sha384(), NULL), 1);
+    m = put(m, "\0\0\0\1", 4);
+    m = block ? put(m, label, sizeof label) : put(m, other, sizeof other);
+    m = put(put(m, "\0\0\0\20", 4), id, 16);
+    m = put(put(m, "\0\0\0\60", 4), binding, 48);
+    m = put(put(m, "\0\0\0\4", 4), number, 4);
+    m = put(put(m, "\0\0\0\10", 4), epoch, 8);
+    m = put(m, "\0\0\1\0", 4);
+    hmac(input, message, (size_t)(m - message), key);
+}
+
+static void drawn_root(uint8_t root[32])
+{
+    for (size_t i = 0; i < 32; i++)
+        root[i] = openssl_drawn[ROOT][i] ^ system_drawn[ROOT][i];
+}
+
+static void check_derivation(void)
+{
+    static const uint8_t two[4] = {0, 0, 0, 2}, epoch[8] = {1, 2, 3, 4, 5, 6, 7, 8}, none[8] = {0};
+    static const uint8_t nobody[4] = {255, 255, 255, 255};
+    uint8_t root[32], key[32], wanted[32];
+    kvx_keyring *keyring = NULL;
+    assert_int_equal(kvx_keyring_create(&config, &keyring), KVX_OK);
+    assert_int_equal(kvx_keyring_tenant_open(keyring, 2), KVX_OK);
+    assert_int_equal(kvx_keyring_epoch_open(keyring, 3, 2, 0x0102030405060708u), KVX_OK);
+    assert_int_equal(system_bytes[ROOT] + system_bytes[CONTEXT_ID] + system_bytes[EPOCH], 32 + 16 + 32);
+    drawn_root(root);
+    key_of(keyring, 3, key);
+    expected_key(root, two, epoch, wanted);
+    assert_memory_equal(key, wanted, 32);
+    assert_int_equal(kvx_keyring_commitment(keyring, key), KVX_OK);
+    expected_key(root, nobody, none, wanted);
+    assert_memory_equal(key, wanted, 32);
+    kvx_keyring_destroy(keyring);
+}
+
 static void derivation_is_sp800_108(void **state)
 {
-    static const uint32_t tenants[] = {0, 1, 63, 0x01020304};
-    uint8_t key[32], wanted[32];
     (void)state;
-    kvx_keyring *keyring = make();
-    for (size_t i = 0; i < 4; i++) {
-        key_of(keyring, tenants[i], key);
-        expected_key(tenants[i], wanted);
-        assert_memory_equal(key, wanted, 32);
-    }
-    kvx_keyring_destroy(keyring);
+    check_derivation();
 }
 
 static void short_and_interrupted_draws(void **state)
 {
-    uint8_t key[32], wanted[32];
     (void)state;
     short_draws = interrupted = 1;
+    check_derivation();
+}
+
+/* A root given by a broker: two contexts with the same root share no key. */
+static void given_root(void **state)
+{
+    static const uint8_t root[32] = {1, 2, 3};
+    uint8_t a[32], b[32], commitments[2][32];
+    (void)state;
+    config.root = root;
+    kvx_keyring *rings[2] = {make(), make()};
+    config.root = NULL;
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(kvx_keyring_epoch_open(rings[i], 0, 0, 1), KVX_OK);
+        assert_int_equal(kvx_keyring_commitment(rings[i], commitments[i]), KVX_OK);
+    }
+    key_of(rings[0], 0, a);
+    key_of(rings[1], 0, b);
+    assert_memory_not_equal(a, b, 32);
+    assert_memory_not_equal(commitments[0], commitments[1], 32);
+    kvx_keyring_destroy(rings[0]);
+    kvx_keyring_destroy(rings[1]);
+}
+
+/* Whatever is closed is gone: the key cannot be derived again. */
+static void closed_is_gone(void **state)
+{
+    const uint8_t *key = NULL;
     kvx_keyring *keyring = make();
-    assert_int_equal(system_bytes, 48);
-    key_of(keyring, 5, key);
-    expected_key(5, wanted);
-    assert_memory_equal(key, wanted, 32);
+    (void)state;
+    assert_int_equal(kvx_keyring_block_key(keyring, 0, &key), KVX_INVALID);
+    assert_int_equal(kvx_keyring_epoch_open(keyring, 0, 1, 1), KVX_OK);
+    assert_int_equal(kvx_keyring_epoch_open(keyring, 2, 2, 1), KVX_OK);
+    kvx_keyring_epoch_close(keyring, 0);
+    assert_int_equal(kvx_keyring_block_key(keyring, 0, &key), KVX_INVALID);
+    kvx_keyring_tenant_close(keyring, 2);
+    assert_int_equal(kvx_keyring_block_key(keyring, 2, &key), KVX_INVALID);
+    assert_int_equal(kvx_keyring_block_key(keyring, 99, &key), KVX_INVALID);
+    assert_null(key);
     kvx_keyring_destroy(keyring);
+}
+
+/* Hashes cover lengths: fields cannot be moved into each other. */
+static void hashes_are_unambiguous(void **state)
+{
+    const kvx_field lists[4][2] = {
+        {{"ab", 2}, {"c", 1}}, {{"a", 1}, {"bc", 2}}, {{"abc", 3}, {"", 0}}, {{"", 0}, {"abc", 3}}};
+    uint8_t hashes[4][KVX_HASH_BYTES], one[KVX_HASH_BYTES], wanted[KVX_HASH_BYTES];
+    unsigned n = 0;
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(kvx_keyring_hash(lists[i], 2, hashes[i]), KVX_OK);
+        for (size_t k = 0; k < i; k++)
+            assert_memory_not_equal(hashes[i], hashes[k], KVX_HASH_BYTES);
+    }
+    assert_int_equal(kvx_keyring_hash(lists[2], 1, one), KVX_OK);
+    assert_int_equal(EVP_Digest("\0\0\0\3abc", 7, wanted, &n, EVP_sha384(), NULL), 1);
+    assert_memory_equal(one, wanted, KVX_HASH_BYTES);
 }
 
 static void random_bytes(void **state)
@@ -273,11 +393,12 @@ static void failed_creates(void **state)
         kvx_status status;
         const char *note;
     } cases[] = {
-        {"mmap", 0, KVX_NO_MEMORY, "mmap"},
         {"mlock", 0, KVX_NO_MEMORY, "RLIMIT_MEMLOCK"},
         {"mlock", 0, KVX_NO_MEMORY, "ulimit -l"},
+        {"mlock", 0, KVX_NO_MEMORY, "n_key_slots"},
         {"madvise", 0, KVX_NO_MEMORY, "madvise"},
         {"madvise", 1, KVX_NO_MEMORY, "madvise"},
+        {"mmap", 0, KVX_NO_MEMORY, "mmap"},
         {"OSSL_LIB_CTX_new", 0, KVX_INTERNAL, "OSSL_LIB_CTX_new"},
         {"EVP_KDF_fetch", 0, KVX_INTERNAL, "KBKDF"},
         {"RAND_priv_bytes_ex", 0, KVX_INTERNAL, "RAND_priv_bytes_ex"},
@@ -288,9 +409,10 @@ static void failed_creates(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         kvx_keyring *keyring = (kvx_keyring *)state;
         reset(NULL);
+        no_secret_memory = 1;
         fail = cases[i].call;
         fail_after = cases[i].after;
-        assert_int_equal(kvx_keyring_create(&keyring), cases[i].status);
+        assert_int_equal(kvx_keyring_create(&config, &keyring), cases[i].status);
         assert_ptr_equal(keyring, state);
         assert_non_null(strstr(kvx_last_error(), cases[i].note));
         assert_int_equal(n_maps, 0);
@@ -304,6 +426,7 @@ static void failed_derivations(void **state)
     const uint8_t *first = NULL, zero[32] = {0};
     (void)state;
     kvx_keyring *keyring = make();
+    assert_int_equal(kvx_keyring_epoch_open(keyring, 0, 0, 1), KVX_OK);
     assert_int_equal(kvx_keyring_block_key(keyring, 0, &first), KVX_OK);
     memcpy(before, first, 32);
     for (size_t i = 0; i < 2; i++) {
@@ -340,30 +463,27 @@ static int has_flags(const void *memory, const char *flags[], size_t n)
 
 static void secmem_is_wiped_and_checked(void **state)
 {
-    void *memory = NULL;
     uint8_t zero[5000] = {0};
     (void)state;
-    assert_int_equal(kvx_secmem_map(5000, &memory), KVX_OK);
-    assert_memory_equal(memory, zero, 5000);
-    memset(memory, 0x5a, 5000);
-    kvx_secmem_wipe(memory, 4999);
-    assert_memory_equal(memory, zero, 4999);
-    assert_int_equal(((uint8_t *)memory)[4999], 0x5a);
-    kvx_secmem_unmap(memory, 5000);
-    kvx_secmem_unmap(NULL, 5000);
-    assert_int_equal(n_maps, 0);
-    assert_int_equal(kvx_secmem_map(0, &memory), KVX_INVALID);
-    assert_int_equal(kvx_secmem_map(SIZE_MAX, &memory), KVX_INVALID);
+    for (no_secret_memory = 0; no_secret_memory < 2; no_secret_memory++) {
+        void *memory = NULL;
+        assert_int_equal(kvx_secmem_map(5000, &memory, NULL), KVX_OK);
+        assert_memory_equal(memory, zero, 5000);
+        memset(memory, 0x5a, 5000);
+        kvx_secmem_wipe(memory, 4999);
+        assert_memory_equal(memory, zero, 4999);
+        assert_int_equal(((uint8_t *)memory)[4999], 0x5a);
+        kvx_secmem_unmap(memory, 5000);
+        kvx_secmem_unmap(NULL, 5000);
+        assert_int_equal(n_maps, 0);
+        assert_int_equal(kvx_secmem_map(0, &memory, NULL), KVX_INVALID);
+        assert_int_equal(kvx_secmem_map(SIZE_MAX, &memory, NULL), KVX_INVALID);
+    }
 }
 
-static void secmem_is_locked_and_private(void **state)
+static void expect_absent_in_child(const void *memory)
 {
-    const char *flags[] = {" lo", " dd", " dc"}; /* locked; no dump, no copy */
-    void *memory = NULL;
     int ended = 0, pipes[2];
-    (void)state;
-    assert_int_equal(kvx_secmem_map(100, &memory), KVX_OK);
-    assert_true(has_flags(memory, flags + SANITIZED, 3 - SANITIZED));
     assert_int_equal(pipe(pipes), 0);
     pid_t child = fork();
     assert_true(child >= 0);
@@ -374,7 +494,67 @@ static void secmem_is_locked_and_private(void **state)
     assert_int_equal(WEXITSTATUS(ended), 0);
     close(pipes[0]);
     close(pipes[1]);
+}
+
+static void locked_memory_is_private(void **state)
+{
+    const char *flags[] = {" lo", " dd", " dc"}; /* locked; no dump, no copy */
+    enum kvx_secmem_rung rung = KVX_SECMEM_NONE;
+    void *memory = NULL;
+    (void)state;
+    no_secret_memory = 1;
+    assert_int_equal(kvx_secmem_map(100, &memory, &rung), KVX_OK);
+    assert_int_equal(rung, KVX_SECMEM_LOCKED);
+    assert_true(has_flags(memory, flags + SANITIZED, 3 - SANITIZED));
+    expect_absent_in_child(memory);
     kvx_secmem_unmap(memory, 100);
+}
+
+/* The kernel itself does not read it on anybody's behalf. */
+static void secret_memory_is_unreachable(void **state)
+{
+    const char *flags[] = {" dd", " dc"};
+    enum kvx_secmem_rung rung = KVX_SECMEM_NONE;
+    void *memory = NULL;
+    char byte;
+    (void)state;
+    assert_int_equal(kvx_secmem_map(100, &memory, &rung), KVX_OK);
+    if (rung == KVX_SECMEM_SECRET) {
+        int file = open("/proc/self/mem", O_RDONLY);
+        assert_true(file >= 0);
+        memset(memory, 0x5a, 100);
+        assert_int_equal(pread(file, &byte, 1, (off_t)(uintptr_t)memory), -1);
+        close(file);
+        assert_true(has_flags(memory, flags, 2));
+        expect_absent_in_child(memory);
+    }
+    kvx_secmem_unmap(memory, 100);
+    assert_int_equal(n_maps, 0);
+    if (rung != KVX_SECMEM_SECRET) {
+        print_message("this kernel has no memfd_secret\n");
+        skip();
+    }
+}
+
+/* Whatever step on the upper rung fails, the lower one is taken and nothing is left. */
+static void falls_back(void **state)
+{
+    static const struct {
+        const char *call;
+        unsigned after;
+    } cases[] = {{"mmap", 0}, {"madvise", 0}, {"madvise", 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        enum kvx_secmem_rung rung = KVX_SECMEM_NONE;
+        void *memory = NULL;
+        fail_once = 1;
+        fail = cases[i].call;
+        fail_after = cases[i].after;
+        assert_int_equal(kvx_secmem_map(100, &memory, &rung), KVX_OK);
+        assert_int_equal(rung, KVX_SECMEM_LOCKED);
+        kvx_secmem_unmap(memory, 100);
+        assert_int_equal(n_maps, 0);
+    }
 }
 
 int main(void)
@@ -387,7 +567,12 @@ int main(void)
         cmocka_unit_test_setup(failed_creates, reset),
         cmocka_unit_test_setup(failed_derivations, reset),
         cmocka_unit_test_setup(secmem_is_wiped_and_checked, reset),
-        cmocka_unit_test_setup(secmem_is_locked_and_private, reset),
+        cmocka_unit_test_setup(given_root, reset),
+        cmocka_unit_test_setup(closed_is_gone, reset),
+        cmocka_unit_test_setup(hashes_are_unambiguous, reset),
+        cmocka_unit_test_setup(locked_memory_is_private, reset),
+        cmocka_unit_test_setup(secret_memory_is_unreachable, reset),
+        cmocka_unit_test_setup(falls_back, reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,7 +154,7 @@ static void ctx_configs(const device *dev, const void *arg)
     REFUSED_FIELD(tamper_policy, (kvx_tamper_policy)9);
     REFUSED_FIELD(device, -1);
     REFUSED_FIELD(device, INT_MIN);
-    REFUSED_FIELD(n_tenants, 65);
+    REFUSED_FIELD(n_tenants, 1025);
     REFUSED_FIELD(n_tenants, UINT32_MAX);
     REFUSED_FIELD(max_tickets, UINT32_MAX);
     REFUSED_FIELD(max_pairs, UINT32_MAX);

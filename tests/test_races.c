@@ -158,7 +158,8 @@ static void key_without_blocks(const device *dev, const void *arg)
     store_all(&s.r, 1, &s.pair);
     restore_some(&s.r, 1, &s.pair, &verdict);
     assert_int_equal(verdict, KVX_OK);
-    victim->keys[0].n_blocks = KVX_KEY_BLOCKS_LIMIT - 1;
+    victim->key_states[0].spent = victim->words->key_hard_limit - 1;
+    victim->tenant_keys[0].next = 0;
     expect_ok(kvx_store(s.r.ctx, 1, &s.pair, NULL, &s.ticket));
     expect_all(s.r.ctx, s.ticket, 1, KVX_EXHAUSTED);
     restore_some(&s.r, 1, &s.pair, &verdict);

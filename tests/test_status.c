@@ -9,10 +9,10 @@
 #include "kvx.h"
 #include "status.h"
 
-static const kvx_status all[] = {KVX_OK,          KVX_PENDING,     KVX_AGAIN,    KVX_TIMEOUT,    KVX_INVALID,
-                                 KVX_UNSUPPORTED, KVX_NO_MEMORY,   KVX_UNKNOWN,  KVX_MISS,       KVX_BUSY,
-                                 KVX_STALE,       KVX_REFUSED,     KVX_TAMPERED, KVX_SUPERSEDED, KVX_EXHAUSTED,
-                                 KVX_LATCHED,     KVX_DEVICE_LOST, KVX_FORKED,   KVX_INTERNAL};
+static const kvx_status all[] = {KVX_OK,          KVX_PENDING,   KVX_AGAIN,       KVX_TIMEOUT,  KVX_INVALID,
+                                 KVX_UNSUPPORTED, KVX_NO_MEMORY, KVX_UNTRUSTED,   KVX_UNKNOWN,  KVX_MISS,
+                                 KVX_BUSY,        KVX_STALE,     KVX_REFUSED,     KVX_TAMPERED, KVX_SUPERSEDED,
+                                 KVX_EXHAUSTED,   KVX_LATCHED,   KVX_DEVICE_LOST, KVX_FORKED,   KVX_INTERNAL};
 #define N_ALL (sizeof(all) / sizeof(all[0]))
 
 static void texts_are_distinct(void **state)

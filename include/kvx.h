@@ -222,7 +222,8 @@ KVX_API KVX_NODISCARD kvx_status kvx_pool_slot_bytes(kvx_pool *pool, kvx_slot sl
 
 /** What a failed tag does to the context. */
 typedef enum kvx_tamper_policy {
-    KVX_TAMPER_LATCH = 0, /**< fail-stop: later work of the context is refused (default) */
+    KVX_TAMPER_LATCH = 0, /**< fail-stop: later work of the context is refused, and its keys are wiped by the next call
+                               that is not kvx_poll() (default) */
     KVX_TAMPER_MISS = 1,  /**< the block's verdict only, until `tamper_budget` blocks have failed; then latch */
 } kvx_tamper_policy;
 

@@ -91,8 +91,7 @@ typedef struct kvx_key_config {
         sizeof(kvx_key_config), KVX_POLICY_WARN, 0, 0, 0, 0, 0, 0, NULL, 0, NULL, NULL, NULL, NULL, 0                  \
     }
 
-/* ------------------------------------------------------------------------------------------------ tenants and epochs
- */
+/* ----------------------------------------------------------------------------------------------- tenants and epochs */
 
 /** What an erasure did. */
 typedef struct kvx_erase_receipt {

@@ -148,7 +148,7 @@ KVX_HD uint32_t kvx_key_choose(kvx_tenant_keys *tenant, kvx_key_state *keys, uin
         KVX_KEY_STEP();
         if (kvx_load_acquire_u64(&key->word) == kvx_key_word(kvx_key_ref_generation(current), KVX_KEY_STATE_LIVE)) {
             uint32_t granted = kvx_key_reserve(key, cost, limits->key_hard_limit, &after);
-            if (after > limits->key_soft_limit)
+            if (!granted || after > limits->key_soft_limit)
                 kvx_tenant_move(tenant, keys, n_keys, current);
             *ref = current;
             if (granted)

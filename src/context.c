@@ -40,6 +40,16 @@ void kvx_ctx_latch(kvx_ctx *ctx)
 {
     atomic_store(&ctx->latched, 1);
     ctx->ops->latch(ctx->engine);
+    kvx_ctx_wipe_if_latched(ctx);
+}
+
+void kvx_ctx_wipe_if_latched(kvx_ctx *ctx)
+{
+    if (!atomic_load(&ctx->latched) || atomic_exchange(&ctx->keys_wiped, 1))
+        return;
+    pthread_mutex_lock(&ctx->submit);
+    kvx_tenants_erase_all(ctx);
+    pthread_mutex_unlock(&ctx->submit);
 }
 
 /* A process that was restored from an image would draw the numbers of another life once more. */
@@ -58,6 +68,7 @@ kvx_status kvx_ctx_usable(kvx_ctx *ctx)
     KVX_TRY(check_original(ctx));
     if (atomic_load(&ctx->lost))
         return kvx_note(KVX_DEVICE_LOST, "the device failed earlier: destroy this context");
+    kvx_ctx_wipe_if_latched(ctx);
     if (atomic_load(&ctx->latched))
         return kvx_note(KVX_LATCHED, "tampering was detected: destroy this context and create a new one on the pool");
     return KVX_OK;

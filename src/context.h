@@ -82,6 +82,7 @@ struct kvx_ctx {
     uint32_t max_tickets, max_pairs, max_layouts, n_tenants, tamper_budget;
     char engine_note[96];
     atomic_int latched, lost;
+    atomic_int keys_wiped; /* after the latch */
 
     pthread_mutex_t submit;
     uint64_t next_serial, next_store_id;
@@ -107,8 +108,10 @@ struct kvx_ctx {
 
 /* KVX_OK; KVX_FORKED, KVX_DEVICE_LOST or KVX_LATCHED with the note set. Also finds out whether this is a copy. */
 kvx_status kvx_ctx_usable(kvx_ctx *ctx);
-/* Refuses work from now on, also on the engine's side. */
+/* Refuses work from now on, also on the engine's side, and wipes the keys. `submit` is not held by the caller. */
 void kvx_ctx_latch(kvx_ctx *ctx);
+/* Wipes the keys if the context has latched, once. For calls that may take a moment; `submit` is not held. */
+void kvx_ctx_wipe_if_latched(kvx_ctx *ctx);
 /* KVX_OK, or KVX_INVALID (NULL) / KVX_FORKED. */
 kvx_status kvx_ctx_alive(const kvx_ctx *ctx);
 

@@ -131,8 +131,7 @@ kvx_status kvx_cpu_key_census(void *arg, const kvx_key_census *census)
     return KVX_OK;
 }
 
-/* ----------------------------------------------------------------------------------------------------- known answers
- */
+/* ---------------------------------------------------------------------------------------------------- known answers */
 
 /* Case 15 of the GCM specification by McGrew and Viega: AES-256, 96-bit iv, no AAD. */
 static const uint8_t known_key[32] = {0xfe, 0xff, 0xe9, 0x92, 0x86, 0x65, 0x73, 0x1c, 0x6d, 0x6a, 0x8f,

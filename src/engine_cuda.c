@@ -68,8 +68,7 @@ kvx_status kvx_cuda_health(kvx_cuda *engine)
     return KVX_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- layouts
- */
+/* ---------------------------------------------------------------------------------------------------------- layouts */
 
 static kvx_status check_lanes(const kvx_cuda *engine, const kvx_dev_layout *layout)
 {
@@ -135,8 +134,7 @@ static kvx_status cuda_layout_set(void *handle, uint32_t index, const kvx_dev_la
     return status;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- answers
- */
+/* ---------------------------------------------------------------------------------------------------------- answers */
 
 static uint32_t read_result(const kvx_cuda *engine, uint64_t ticket, uint32_t place, uint32_t index)
 {

@@ -57,8 +57,7 @@ struct kvx_keyring {
     EVP_KDF *kdf;
 };
 
-/* -------------------------------------------------------------------------------------------------------- randomness
- */
+/* ------------------------------------------------------------------------------------------------------- randomness */
 
 static kvx_status system_random(uint8_t *bytes, size_t n)
 {
@@ -106,8 +105,7 @@ kvx_status kvx_keyring_random(void *bytes, size_t n)
     return status;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- life
- */
+/* ------------------------------------------------------------------------------------------------------------- life */
 
 static kvx_status open_library(kvx_keyring *keyring, uint32_t fips)
 {
@@ -215,8 +213,7 @@ void kvx_keyring_epoch_close(kvx_keyring *keyring, uint32_t place)
     kvx_secmem_wipe(&keyring->epochs[place], sizeof(epoch));
 }
 
-/* -------------------------------------------------------------------------------------------------------- derivation
- */
+/* ------------------------------------------------------------------------------------------------------- derivation */
 
 static uint8_t *put_u32(uint8_t *at, uint32_t value)
 {

@@ -123,8 +123,7 @@ void kvx_gpu_uuid_text(const uint8_t u[16], char text[48])
                    u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- judgement
- */
+/* -------------------------------------------------------------------------------------------------------- judgement */
 
 typedef struct view {
     const kvx_posture_subject *subject;
@@ -321,8 +320,7 @@ void kvx_posture_look_at_gpu(const kvx_posture_subject *subject, kvx_posture *po
     leave(&n);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- evidence
- */
+/* --------------------------------------------------------------------------------------------------------- evidence */
 
 static kvx_status take_report(const nvml *n, const uint8_t nonce[32], kvx_gpu_report *out)
 {

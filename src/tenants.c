@@ -18,8 +18,7 @@
 
 static_assert(KVX_KEY_SLOTS_MAX == KVX_KEY_SLOTS_LIMIT, "key slots");
 
-/* ------------------------------------------------------------------------------------------------------------- books
- */
+/* ------------------------------------------------------------------------------------------------------------ books */
 
 kvx_status kvx_tenants_check(kvx_key_config *config, uint32_t n_tenants)
 {
@@ -94,8 +93,7 @@ static uint32_t free_place(const kvx_tenants *books)
     return KVX_NO_PLACE;
 }
 
-/* ------------------------------------------------------------------------------------------------------- epochs' life
- */
+/* ----------------------------------------------------------------------------------------------------- epochs' life */
 
 /* Overwrites the key of the epoch, forgets its secret and frees its place. */
 static kvx_status end_epoch(kvx_ctx *ctx, uint32_t place)
@@ -105,6 +103,7 @@ static kvx_status end_epoch(kvx_ctx *ctx, uint32_t place)
     KVX_TRY(ctx->ops->key_erase(ctx->engine, place, epoch->generation));
     epoch->phase = KVX_EPOCH_FREE;
     ctx->tenants->n_free++;
+    ctx->tenants->retry_ns = 0;
     return KVX_OK;
 }
 
@@ -215,7 +214,7 @@ static void serve(kvx_ctx *ctx, uint32_t tenant, uint64_t now_ns)
     kvx_status status = KVX_OK;
     if (moved || (t->next == KVX_NO_PLACE && now_ns >= books->retry_ns))
         status = keep_up(ctx, tenant);
-    if (status == KVX_OK && t->next != KVX_NO_PLACE && books->rotate_ns != UINT64_MAX &&
+    if (status == KVX_OK && t->next != KVX_NO_PLACE && books->rotate_ns != UINT64_MAX && now_ns > t->since_ns &&
         now_ns - t->since_ns >= books->rotate_ns)
         status = move_on(ctx, tenant);
     if (status == KVX_UNSUPPORTED)
@@ -230,8 +229,7 @@ void kvx_tenants_serve(kvx_ctx *ctx, uint32_t tenant)
         serve(ctx, tenant, kvx_platform()->clock_ns(KVX_CLOCK_MONOTONIC));
 }
 
-/* ----------------------------------------------------------------------------------------------- opening and erasing
- */
+/* ---------------------------------------------------------------------------------------------- opening and erasing */
 
 /* Ends every epoch of the tenant that has a key. Goes on after a failure, which is returned. */
 static kvx_status end_all(kvx_ctx *ctx, uint32_t tenant, uint32_t *n_ended)
@@ -325,8 +323,20 @@ static kvx_status erase_tenant(kvx_ctx *ctx, uint32_t tenant, kvx_erase_receipt 
     return KVX_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- API
- */
+void kvx_tenants_erase_all(kvx_ctx *ctx)
+{
+    const kvx_tenant_keys none = {0, 0};
+    uint32_t tenant, n = 0;
+    for (tenant = 0; tenant < ctx->n_tenants; tenant++) {
+        if (!ctx->tenants->tenants[tenant].is_open)
+            continue;
+        (void)ctx->ops->tenant_set(ctx->engine, tenant, &none, 0);
+        if (end_all(ctx, tenant, &n) == KVX_OK)
+            forget(ctx, tenant);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------------------- API */
 
 static kvx_status check_tenant(const kvx_ctx *ctx, uint32_t tenant, int must_be_open)
 {
@@ -386,9 +396,9 @@ kvx_status kvx_keys_service(kvx_ctx *ctx)
     uint32_t tenant;
     KVX_TRY(kvx_ctx_usable(ctx));
     pthread_mutex_lock(&ctx->submit);
+    status = retire(ctx);
     for (tenant = 0; tenant < ctx->n_tenants; tenant++)
         kvx_tenants_serve(ctx, tenant);
-    status = retire(ctx);
     pthread_mutex_unlock(&ctx->submit);
     return status;
 }

@@ -45,6 +45,8 @@ void kvx_tenants_destroy(kvx_tenants *tenants);
 
 /* Opens every tenant, when the context is made. */
 kvx_status kvx_tenants_open_all(kvx_ctx *ctx);
+/* Erases every tenant, as far as the engine lets go of keys. */
+void kvx_tenants_erase_all(kvx_ctx *ctx);
 /* Before a store: has the tenant moved on, is it time to? Never waits; what cannot be done now is done at the next
  * call. `tenant` is in range. */
 void kvx_tenants_serve(kvx_ctx *ctx, uint32_t tenant);

@@ -268,12 +268,15 @@ static kvx_status wait_for(kvx_ctx *ctx, uint32_t n, const kvx_ticket *tickets, 
 
 kvx_status kvx_wait(kvx_ctx *ctx, uint32_t n, const kvx_ticket *tickets, uint64_t timeout_ns)
 {
+    kvx_status status;
     KVX_TRY(kvx_ctx_alive(ctx));
     if (n == 0)
         return KVX_OK;
     if (!tickets)
         return kvx_note(KVX_INVALID, "tickets is NULL");
-    return wait_for(ctx, n, tickets, timeout_ns);
+    status = wait_for(ctx, n, tickets, timeout_ns);
+    kvx_ctx_wipe_if_latched(ctx);
+    return status;
 }
 
 kvx_status kvx_ticket_drain(kvx_ctx *ctx, uint64_t timeout_ns)
@@ -283,6 +286,9 @@ kvx_status kvx_ticket_drain(kvx_ctx *ctx, uint64_t timeout_ns)
 
 kvx_status kvx_drain(kvx_ctx *ctx, uint64_t timeout_ns)
 {
+    kvx_status status;
     KVX_TRY(kvx_ctx_alive(ctx));
-    return kvx_ticket_drain(ctx, timeout_ns);
+    status = kvx_ticket_drain(ctx, timeout_ns);
+    kvx_ctx_wipe_if_latched(ctx);
+    return status;
 }

@@ -196,6 +196,7 @@ kvx_ctx *ctx_make(const device *dev, kvx_pool *pool, const rig_options *options)
     config.burst_bytes = o->burst_bytes;
     config.burst_sms = o->burst_sms;
     config.direct_sms = o->direct_sms;
+    config.keys = o->keys;
     expect_ok(kvx_ctx_create(pool, &config, &ctx));
     assert_non_null(ctx);
     return ctx;

@@ -138,6 +138,7 @@ typedef struct rig_options {
     uint32_t tamper_budget, n_tenants, max_tickets, max_pairs, max_layouts;
     uint64_t ring_bytes, burst_bytes;
     uint32_t burst_sms, direct_sms;
+    const struct kvx_key_config *keys;
 } rig_options;
 
 typedef struct rig {

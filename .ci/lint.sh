@@ -77,9 +77,12 @@ grep -nE '^# *include' include/*.h | grep -vE '<(stddef|stdint)\.h>|"kvx[a-z_]*\
 uses '\bcuda[A-Z][A-Za-z]*\(|\bcu[A-Z][A-Za-z]*\(' $(others '^src/engine_cuda|^src/hostmem_cuda\.c|^kernels/.*\.cuh?$') |
     check "CUDA outside src/engine_cuda*.c, src/hostmem_cuda.c and kernels/*.cu"
 includes 'cuda|cuda_runtime' $(others '^src/engine_cuda|^src/hostmem_cuda\.c|^kernels/.*\.cuh?$') | check "CUDA headers elsewhere"
-uses '\b(EVP|RAND|OSSL|ERR|CRYPTO|OPENSSL)_[A-Za-z_]+\(' $(others '^src/keyring\.c|^src/engine_cpu') |
-    check "OpenSSL outside src/keyring.c and src/engine_cpu*.c"
-includes 'openssl/' $(others '^src/keyring\.c|^src/engine_cpu') | check "OpenSSL headers elsewhere"
+uses '\b(EVP|RAND|OSSL|ERR|CRYPTO|OPENSSL)_[A-Za-z_]+\(' $(others '^src/keyring[a-z_]*\.c|^src/engine_cpu') |
+    check "OpenSSL outside src/keyring*.c and src/engine_cpu*.c"
+includes 'openssl/' $(others '^src/keyring[a-z_]*\.c|^src/engine_cpu') | check "OpenSSL headers elsewhere"
+uses '(^|[^>_a-zA-Z])(dlopen|dlsym|dlclose|ioctl|syscall)\(' $(others '^src/platform\.c') |
+    check "other libraries, devices or system calls outside src/platform.c"
+grep -nE 'libnvidia-ml|"nvml[A-Z]' $(others '^src/posture_nvml\.c') | check "NVML outside src/posture_nvml.c"
 uses '\b(numa|mbind|set_mempolicy)[a-z_]*\(' $(others '^src/hostmem_numa\.c') | check "libnuma outside src/hostmem_numa.c"
 includes 'numa' $(others '^src/hostmem_numa\.c') | check "libnuma's header elsewhere"
 

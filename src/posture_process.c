@@ -106,10 +106,10 @@ static void look_at_tracer(const kvx_posture_subject *subject, kvx_posture *post
         tracer = strtol(at + strlen("TracerPid:"), NULL, 10);
     if (tracer >= 0)
         finding.state = tracer == 0 ? KVX_CHECK_GOOD : KVX_CHECK_BAD;
-    if (tracer < 0)
-        kvx_posture_add(posture, subject, &finding, "unknown");
+    if (tracer > 0)
+        kvx_posture_add(posture, subject, &finding, "traced by process %ld", tracer);
     else
-        kvx_posture_add(posture, subject, &finding, "traced by %ld", tracer);
+        kvx_posture_add(posture, subject, &finding, "%s", tracer == 0 ? "not traced" : "unknown");
 }
 
 static void look_at_memory(const kvx_posture_subject *subject, kvx_posture *posture)

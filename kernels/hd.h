@@ -109,7 +109,7 @@ KVX_HD void kvx_fence(void)
 #if defined(__CUDA_ARCH__)
     __threadfence();
 #else
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the atomics themselves are sequentially consistent there */
 #endif
 }
 

@@ -100,11 +100,10 @@ __attribute__((no_sanitize("thread"))) static uint64_t key_of(const kvx_header *
 {
     for (;;) {
         const uint64_t word = kvx_load_acquire_u64(&header->word);
-        const volatile kvx_header *fields = header;
-        const uint64_t ref = kvx_key_ref(fields->key_slot, fields->key_generation);
+        const uint64_t ref = kvx_key_ref(__atomic_load_n(&header->key_slot, __ATOMIC_ACQUIRE),
+                                         __atomic_load_n(&header->key_generation, __ATOMIC_ACQUIRE));
         if (kvx_word_state(word) != KVX_SLOT_VALID)
             return 0;
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
         if (kvx_load_acquire_u64(&header->word) == word)
             return ref;
     }

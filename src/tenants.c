@@ -171,14 +171,15 @@ static void follow(kvx_ctx *ctx, kvx_tenant *t)
     t->since_ns = kvx_platform()->clock_ns(KVX_CLOCK_MONOTONIC);
 }
 
-/* A place must be there for it; retires keys without blocks, else the oldest ways would fill up. */
+/* Looking for keys that nobody needs takes a look at every slot's header; so it is done when places run short. */
 static kvx_status put_in_next(kvx_ctx *ctx, uint32_t tenant)
 {
     kvx_tenants *books = ctx->tenants;
     kvx_tenant *t = &books->tenants[tenant];
     kvx_tenant_keys keys;
     uint32_t place;
-    KVX_TRY(retire(ctx));
+    if (books->n_free <= books->n_places / 4)
+        KVX_TRY(retire(ctx));
     KVX_TRY(begin_epoch(ctx, tenant, &place));
     t->next = place;
     keys.current = ref_of(books, t->current);

@@ -201,9 +201,10 @@ static ssize_t fail_with(int why)
 
 static ssize_t fake_read(int number, void *bytes, size_t n)
 {
-    struct file *file = &files[number - FIRST_FILE];
+    struct file *file;
     if (number < FIRST_FILE)
         return kvx_platform_real.read(number, bytes, n);
+    file = &files[number - FIRST_FILE];
     if (interrupted())
         return -1;
     if (file->kind == OUTBLOB && file->at == 0) {

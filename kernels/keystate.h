@@ -163,6 +163,48 @@ KVX_HD uint32_t kvx_key_choose(kvx_tenant_keys *tenant, kvx_key_state *keys, uin
     return KVX_VERDICT_EXHAUSTED;
 }
 
+/* Where a block keeps its choice: 0 at first, then CHOOSING, then the reference of its key, or why it got none. What is
+ * no reference has the generation 0, which no key has. */
+#define KVX_BLOCK_KEY_CHOOSING 1ull
+#define KVX_BLOCK_KEY_REFUSED 2ull
+
+/* The key that the block has chosen; 0: none. */
+KVX_HD uint64_t kvx_block_key_ref(uint64_t place)
+{
+    return kvx_key_ref_generation(place) ? place : 0;
+}
+
+/* Any unit of a block comes here before it is sealed, at any time; the first one chooses and pays for all of them
+ * (`cost`), the others find what it chose. None waits longer than kvx_key_choose takes. Ends with kvx_block_key_end().
+ */
+KVX_HD uint32_t kvx_block_key(uint64_t *place, kvx_tenant_keys *tenant, kvx_key_state *keys, uint32_t n_keys,
+                              const kvx_dev_words *limits, uint64_t cost)
+{
+    uint64_t ref = 0, seen = kvx_load_acquire_u64(place);
+    uint32_t verdict;
+    if (seen == 0) {
+        KVX_KEY_STEP();
+        seen = kvx_atomic_cas_u64(place, 0, KVX_BLOCK_KEY_CHOOSING);
+    }
+    if (seen == 0) {
+        verdict = kvx_key_choose(tenant, keys, n_keys, limits, cost, &ref);
+        kvx_store_release_u64(place, verdict == KVX_VERDICT_OK ? ref : (uint64_t)verdict << 8 | KVX_BLOCK_KEY_REFUSED);
+        return verdict;
+    }
+    while (seen == KVX_BLOCK_KEY_CHOOSING)
+        seen = kvx_load_acquire_u64(place);
+    return kvx_block_key_ref(seen) ? (uint32_t)KVX_VERDICT_OK : (uint32_t)(seen >> 8);
+}
+
+/* After the block's commit, whatever came of it: the key is no longer held, and the place is as at first. */
+KVX_HD void kvx_block_key_end(uint64_t *place, kvx_key_state *keys)
+{
+    uint64_t ref = kvx_block_key_ref(kvx_load_acquire_u64(place));
+    if (ref)
+        kvx_key_release(&keys[kvx_key_ref_slot(ref)]);
+    kvx_store_release_u64(place, 0);
+}
+
 /* Puts a key into a slot that is DEAD, once its material is in place. */
 KVX_HD void kvx_key_start(kvx_key_state *key, uint32_t generation, uint32_t state)
 {

@@ -40,7 +40,7 @@ typedef struct kvx_cpu_pipeline {
 
 /* What is known of one pair while its batch is worked on. */
 typedef struct kvx_cpu_progress {
-    uint64_t key;     /* the one that the block chose (kvx_key_ref); 0: none, or given back */
+    uint64_t key;     /* what the block chose (kvx_block_key) */
     uint32_t verdict; /* the first failure, NONE so far */
     uint32_t tampered;
 } kvx_cpu_progress;

@@ -195,8 +195,6 @@ static uint32_t seal_pair(const transfer *t, uint64_t store_id)
     verdict = kvx_slot_claim(t->header, store_id);
     if (verdict == KVX_VERDICT_OK)
         verdict = choose_key(t);
-    if (verdict != KVX_VERDICT_OK)
-        t->progress->key = 0;
     for (s = 0; verdict == KVX_VERDICT_OK && s < t->layout->n_segments; s++)
         verdict = seal_unit(t, s, store_id);
     return verdict;
@@ -204,7 +202,7 @@ static uint32_t seal_pair(const transfer *t, uint64_t store_id)
 
 static uint32_t commit_pair(const transfer *t, uint64_t store_id)
 {
-    const uint64_t key = t->progress->key;
+    const uint64_t key = kvx_block_key_ref(t->progress->key);
     uint32_t verdict = verdict_of(t->progress);
     kvx_header description = {.generation = t->pair->generation, .tenant = t->pair->tenant};
     if (t->verdict != KVX_VERDICT_OK)
@@ -221,9 +219,7 @@ static uint32_t commit_pair(const transfer *t, uint64_t store_id)
     if (verdict == KVX_VERDICT_OK && latched(t->engine))
         verdict = KVX_VERDICT_LATCHED;
     verdict = kvx_slot_commit(t->header, t->records, store_id, verdict, &description);
-    if (key)
-        kvx_key_release(&t->engine->key_states[description.key_slot]);
-    t->progress->key = 0;
+    kvx_block_key_end(&t->progress->key, t->engine->key_states);
     return verdict;
 }
 

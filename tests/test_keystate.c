@@ -4,9 +4,6 @@
  * operation comes in between. A model knows who holds what and says what may never be. */
 #include "cmocka_door.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <string.h>
 
 static void step(void);
@@ -398,87 +395,12 @@ static void references_are_exact(void **state)
     assert_int_equal(kvx_key_cost(64u << 20), (64u << 20) / 16 + 2);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- threads */
-
-enum { N_THREADS = 4, N_TURNS = 20000, N_GENERATIONS = 100000 };
-static atomic_uint paid[N_SLOTS][N_GENERATIONS];
-static atomic_uint n_running, n_refused;
-
-static void *spend(void *arg)
-{
-    uint64_t ref;
-    for (uint32_t i = 0; i < N_TURNS; i++) {
-        const uint64_t cost = 1 + (i + (uint32_t)(uintptr_t)arg) % 3;
-        while (kvx_key_choose(&w.tenant, w.keys, N_SLOTS, &w.limits, cost, &ref) != KVX_VERDICT_OK) {
-            atomic_fetch_add(&n_refused, 1);
-            sched_yield();
-        }
-        kvx_key_state *key = &w.keys[kvx_key_ref_slot(ref)];
-        if (kvx_key_enter(key, kvx_key_ref_generation(ref)))
-            kvx_key_leave(key);
-        atomic_fetch_add(&paid[kvx_key_ref_slot(ref)][kvx_key_ref_generation(ref)], (unsigned)cost);
-        kvx_key_release(key);
-    }
-    atomic_fetch_sub(&n_running, 1);
-    return NULL;
-}
-
-/* The host's part: follows, retires what is left, erases it, puts in the next. */
-static void serve(void)
-{
-    for (uint32_t slot = 0; slot < N_SLOTS; slot++) {
-        const uint32_t generation = w.generations[slot];
-        if (generation && kvx_key_is_left(&w.keys[slot], generation)) {
-            kvx_key_kill(&w.keys[slot], generation);
-            while (!kvx_key_is_idle(&w.keys[slot]))
-                ;
-        }
-    }
-    if (kvx_load_acquire_u64(&w.tenant.current) != w.tenant.next)
-        return;
-    for (uint32_t slot = 0; slot < N_SLOTS; slot++)
-        if (kvx_key_word_state(kvx_load_acquire_u64(&w.keys[slot].word)) == KVX_KEY_STATE_DEAD &&
-            w.generations[slot] + 1 < N_GENERATIONS) {
-            kvx_store_release_u64(&w.keys[slot].spent, 0);
-            kvx_store_release_u64(&w.keys[slot].word, kvx_key_word(++w.generations[slot], KVX_KEY_STATE_LIVE));
-            kvx_store_release_u64(&w.tenant.next, kvx_key_ref(slot, w.generations[slot]));
-            return;
-        }
-}
-
-static void no_key_is_overdrawn(void **state)
-{
-    pthread_t threads[N_THREADS];
-    unsigned n_keys = 0;
-    (void)state;
-    intruder = -1;
-    begin();
-    w.limits.key_soft_limit = 40;
-    w.limits.key_hard_limit = 60;
-    atomic_store(&n_running, N_THREADS);
-    for (uintptr_t i = 0; i < N_THREADS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, spend, (void *)i), 0);
-    while (atomic_load(&n_running)) {
-        serve();
-        sched_yield();
-    }
-    for (uint32_t i = 0; i < N_THREADS; i++)
-        assert_int_equal(pthread_join(threads[i], NULL), 0);
-    for (uint32_t slot = 0; slot < N_SLOTS; slot++)
-        for (uint32_t g = 0; g < N_GENERATIONS; g++) {
-            assert_true(atomic_load(&paid[slot][g]) <= 60);
-            n_keys += atomic_load(&paid[slot][g]) != 0;
-        }
-    print_message("%u keys, %u refusals\n", n_keys, atomic_load(&n_refused));
-    assert_true(n_keys >= N_THREADS * N_TURNS * 2 / 60);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_sequence_soft),  cmocka_unit_test(every_sequence_soft_is_hard),
         cmocka_unit_test(next_key_takes_over),  cmocka_unit_test(counters_near_their_ends),
-        cmocka_unit_test(references_are_exact), cmocka_unit_test(no_key_is_overdrawn),
+        cmocka_unit_test(references_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

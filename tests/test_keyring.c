@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keyring. Calls that can fail are wrapped: RAND_priv_bytes_ex, OSSL_LIB_CTX_new, EVP_KDF_fetch,
- * EVP_KDF_CTX_new, EVP_KDF_derive, getrandom, mmap, munmap, mlock, madvise. `fail` names the call that fails, and maps
- * that are still there are counted. The key derivation is recomputed with HMAC alone from what the draws returned. */
+/* The keyring. RAND_priv_bytes_ex, OSSL_LIB_CTX_new, EVP_KDF_fetch, EVP_KDF_CTX_new, EVP_KDF_derive and getrandom are
+ * wrapped, beside the calls of fake_memory.h: fake.fail names the one that fails. The key derivation is recomputed with
+ * HMAC alone from what the draws returned. */
 #include "cmocka_door.h"
 
 #include <errno.h>
@@ -17,14 +17,12 @@
 #include <openssl/params.h>
 #include <openssl/rand.h>
 
+#include "fake_memory.h"
 #include "keyring.h"
 #include "platform.h"
 #include "secmem.h"
 
-static const char *fail = "";
-static unsigned fail_after;          /* calls of that name that still succeed */
 static int short_draws, interrupted; /* getrandom: at most 5 bytes a call; EINTR once */
-static int n_maps;
 
 /* What the first draws of each source returned: root, context id, then secrets of tenants and epochs. */
 enum { ROOT, CONTEXT_ID, TENANT, EPOCH, N_DRAWS };
@@ -32,21 +30,11 @@ static uint8_t openssl_drawn[N_DRAWS][32], system_drawn[N_DRAWS][32];
 static size_t system_bytes[N_DRAWS];
 static unsigned n_drawn;
 
-static int fails(const char *name)
-{
-    if (strcmp(fail, name) != 0)
-        return 0;
-    if (fail_after == 0)
-        return 1;
-    fail_after--;
-    return 0;
-}
-
 int __real_RAND_priv_bytes_ex(OSSL_LIB_CTX *library, unsigned char *bytes, size_t n, unsigned strength);
 int __wrap_RAND_priv_bytes_ex(OSSL_LIB_CTX *library, unsigned char *bytes, size_t n, unsigned strength);
 int __wrap_RAND_priv_bytes_ex(OSSL_LIB_CTX *library, unsigned char *bytes, size_t n, unsigned strength)
 {
-    if (fails("RAND_priv_bytes_ex"))
+    if (fake_fails("RAND_priv_bytes_ex"))
         return 0;
     int result = __real_RAND_priv_bytes_ex(library, bytes, n, strength);
     if (n_drawn < N_DRAWS && n <= 32)
@@ -64,7 +52,7 @@ ssize_t __wrap_getrandom(void *bytes, size_t n, unsigned flags)
         errno = EINTR;
         return -1;
     }
-    if (fails("getrandom")) {
+    if (fake_fails("getrandom")) {
         errno = ENOSYS;
         return -1;
     }
@@ -80,94 +68,37 @@ OSSL_LIB_CTX *__real_OSSL_LIB_CTX_new(void);
 OSSL_LIB_CTX *__wrap_OSSL_LIB_CTX_new(void);
 OSSL_LIB_CTX *__wrap_OSSL_LIB_CTX_new(void)
 {
-    return fails("OSSL_LIB_CTX_new") ? NULL : __real_OSSL_LIB_CTX_new();
+    return fake_fails("OSSL_LIB_CTX_new") ? NULL : __real_OSSL_LIB_CTX_new();
 }
 
 EVP_KDF *__real_EVP_KDF_fetch(OSSL_LIB_CTX *library, const char *name, const char *properties);
 EVP_KDF *__wrap_EVP_KDF_fetch(OSSL_LIB_CTX *library, const char *name, const char *properties);
 EVP_KDF *__wrap_EVP_KDF_fetch(OSSL_LIB_CTX *library, const char *name, const char *properties)
 {
-    return fails("EVP_KDF_fetch") ? NULL : __real_EVP_KDF_fetch(library, name, properties);
+    return fake_fails("EVP_KDF_fetch") ? NULL : __real_EVP_KDF_fetch(library, name, properties);
 }
 
 EVP_KDF_CTX *__real_EVP_KDF_CTX_new(EVP_KDF *kdf);
 EVP_KDF_CTX *__wrap_EVP_KDF_CTX_new(EVP_KDF *kdf);
 EVP_KDF_CTX *__wrap_EVP_KDF_CTX_new(EVP_KDF *kdf)
 {
-    return fails("EVP_KDF_CTX_new") ? NULL : __real_EVP_KDF_CTX_new(kdf);
+    return fake_fails("EVP_KDF_CTX_new") ? NULL : __real_EVP_KDF_CTX_new(kdf);
 }
 
 int __real_EVP_KDF_derive(EVP_KDF_CTX *ctx, unsigned char *key, size_t n, const OSSL_PARAM params[]);
 int __wrap_EVP_KDF_derive(EVP_KDF_CTX *ctx, unsigned char *key, size_t n, const OSSL_PARAM params[]);
 int __wrap_EVP_KDF_derive(EVP_KDF_CTX *ctx, unsigned char *key, size_t n, const OSSL_PARAM params[])
 {
-    return fails("EVP_KDF_derive") ? 0 : __real_EVP_KDF_derive(ctx, key, n, params);
+    return fake_fails("EVP_KDF_derive") ? 0 : __real_EVP_KDF_derive(ctx, key, n, params);
 }
-
-void *__real_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset)
-{
-    if (fails("mmap")) {
-        errno = ENOMEM;
-        return MAP_FAILED;
-    }
-    n_maps++;
-    return __real_mmap(at, bytes, protection, flags, file, offset);
-}
-
-int __real_munmap(void *at, size_t bytes);
-int __wrap_munmap(void *at, size_t bytes);
-int __wrap_munmap(void *at, size_t bytes)
-{
-    n_maps--;
-    return __real_munmap(at, bytes);
-}
-
-int __real_mlock(const void *at, size_t bytes);
-int __wrap_mlock(const void *at, size_t bytes);
-int __wrap_mlock(const void *at, size_t bytes)
-{
-    if (fails("mlock")) {
-        errno = ENOMEM;
-        return -1;
-    }
-    return __real_mlock(at, bytes);
-}
-
-int __real_madvise(void *at, size_t bytes, int advice);
-int __wrap_madvise(void *at, size_t bytes, int advice);
-int __wrap_madvise(void *at, size_t bytes, int advice)
-{
-    return fails("madvise") ? -1 : __real_madvise(at, bytes, advice);
-}
-
-/* Kernels without memfd_secret. */
-static int no_secret_memory;
-
-static int fake_memfd_secret(void)
-{
-    if (!no_secret_memory)
-        return kvx_platform_real.memfd_secret();
-    errno = ENOSYS;
-    return -1;
-}
-
-static kvx_platform_ops platform;
 
 static int reset(void **state)
 {
     (void)state;
-    fail = "";
-    fail_after = 0;
     short_draws = interrupted = 0;
     n_drawn = 0;
     memset(system_bytes, 0, sizeof system_bytes);
-    no_secret_memory = 0;
-    kvx_platform_replace(&platform);
-    n_maps = 0;
-    platform = kvx_platform_real;
-    platform.memfd_secret = fake_memfd_secret;
+    fake_memory_reset();
     return 0;
 }
 
@@ -211,7 +142,7 @@ static void keys_differ_and_repeat(void **state)
     kvx_keyring_destroy(rings[0]);
     kvx_keyring_destroy(rings[1]);
     kvx_keyring_destroy(NULL);
-    assert_int_equal(n_maps, 0);
+    assert_int_equal(fake.n_maps, 0);
 }
 
 static uint8_t *put(uint8_t *at, const void *bytes, size_t n)
@@ -364,9 +295,9 @@ static void random_bytes(void **state)
     assert_memory_not_equal(a, b, 99);
     assert_memory_not_equal(a + 83, zero, 16);
     assert_int_equal(a[99], 0);
-    fail = "getrandom";
+    fake.fail = "getrandom";
     assert_int_equal(kvx_keyring_random(a, 8), KVX_INTERNAL);
-    fail = "RAND_priv_bytes_ex";
+    fake.fail = "RAND_priv_bytes_ex";
     assert_int_equal(kvx_keyring_random(a, 8), KVX_INTERNAL);
 }
 
@@ -394,13 +325,13 @@ static void failed_creates(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         kvx_keyring *keyring = (kvx_keyring *)state;
         reset(NULL);
-        no_secret_memory = 1;
-        fail = cases[i].call;
-        fail_after = cases[i].after;
+        fake.no_secret_memory = 1;
+        fake.fail = cases[i].call;
+        fake.fail_after = cases[i].after;
         assert_int_equal(kvx_keyring_create(&config, &keyring), cases[i].status);
         assert_ptr_equal(keyring, state);
         assert_non_null(strstr(kvx_last_error(), cases[i].note));
-        assert_int_equal(n_maps, 0);
+        assert_int_equal(fake.n_maps, 0);
     }
 }
 
@@ -416,16 +347,16 @@ static void failed_derivations(void **state)
     memcpy(before, first, 32);
     for (size_t i = 0; i < 2; i++) {
         const uint8_t *key = before;
-        fail = calls[i];
+        fake.fail = calls[i];
         assert_int_equal(kvx_keyring_block_key(keyring, 0, &key), KVX_INTERNAL);
         assert_ptr_equal(key, before);
         assert_memory_equal(first, zero, 32); /* the older key is wiped, and nothing half-made stands there */
     }
-    fail = "";
+    fake.fail = "";
     key_of(keyring, 0, after);
     assert_memory_equal(before, after, 32);
     kvx_keyring_destroy(keyring);
-    assert_int_equal(n_maps, 0);
+    assert_int_equal(fake.n_maps, 0);
 }
 
 int main(void)

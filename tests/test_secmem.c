@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory for secrets: both rungs, what they keep out, and falling from one to the other. mmap, munmap, mlock and
- * madvise are wrapped: `fail` names the call that fails, and maps that are still there are counted. */
+/* Memory for secrets: both rungs, what they keep out, and falling from one to the other. Calls of the system fail
+ * through fake_memory.h. */
 #include "cmocka_door.h"
 
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fake_memory.h"
 #include "platform.h"
 #include "secmem.h"
 
@@ -22,85 +23,10 @@
 #define SANITIZED 0
 #endif
 
-static const char *fail = "";
-static unsigned fail_after; /* calls of that name that still succeed */
-static int fail_once;       /* what follows the call that fails succeeds */
-static int n_maps;
-
-static int fails(const char *name)
-{
-    if (strcmp(fail, name) != 0)
-        return 0;
-    if (fail_after == 0) {
-        fail = fail_once ? "" : fail;
-        return 1;
-    }
-    fail_after--;
-    return 0;
-}
-
-void *__real_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset)
-{
-    if (fails("mmap")) {
-        errno = ENOMEM;
-        return MAP_FAILED;
-    }
-    n_maps++;
-    return __real_mmap(at, bytes, protection, flags, file, offset);
-}
-
-int __real_munmap(void *at, size_t bytes);
-int __wrap_munmap(void *at, size_t bytes);
-int __wrap_munmap(void *at, size_t bytes)
-{
-    n_maps--;
-    return __real_munmap(at, bytes);
-}
-
-int __real_mlock(const void *at, size_t bytes);
-int __wrap_mlock(const void *at, size_t bytes);
-int __wrap_mlock(const void *at, size_t bytes)
-{
-    if (fails("mlock")) {
-        errno = ENOMEM;
-        return -1;
-    }
-    return __real_mlock(at, bytes);
-}
-
-int __real_madvise(void *at, size_t bytes, int advice);
-int __wrap_madvise(void *at, size_t bytes, int advice);
-int __wrap_madvise(void *at, size_t bytes, int advice)
-{
-    return fails("madvise") ? -1 : __real_madvise(at, bytes, advice);
-}
-
-/* Kernels without memfd_secret. */
-static int no_secret_memory;
-
-static int fake_memfd_secret(void)
-{
-    if (!no_secret_memory)
-        return kvx_platform_real.memfd_secret();
-    errno = ENOSYS;
-    return -1;
-}
-
-static kvx_platform_ops platform;
-
 static int reset(void **state)
 {
     (void)state;
-    fail = "";
-    fail_after = 0;
-    fail_once = 0;
-    n_maps = 0;
-    no_secret_memory = 0;
-    platform = kvx_platform_real;
-    platform.memfd_secret = fake_memfd_secret;
-    kvx_platform_replace(&platform);
+    fake_memory_reset();
     return 0;
 }
 
@@ -126,7 +52,7 @@ static void secmem_is_wiped_and_checked(void **state)
 {
     uint8_t zero[5000] = {0};
     (void)state;
-    for (no_secret_memory = 0; no_secret_memory < 2; no_secret_memory++) {
+    for (fake.no_secret_memory = 0; fake.no_secret_memory < 2; fake.no_secret_memory++) {
         void *memory = NULL;
         assert_int_equal(kvx_secmem_map(5000, &memory, NULL), KVX_OK);
         assert_memory_equal(memory, zero, 5000);
@@ -136,7 +62,7 @@ static void secmem_is_wiped_and_checked(void **state)
         assert_int_equal(((uint8_t *)memory)[4999], 0x5a);
         kvx_secmem_unmap(memory, 5000);
         kvx_secmem_unmap(NULL, 5000);
-        assert_int_equal(n_maps, 0);
+        assert_int_equal(fake.n_maps, 0);
         assert_int_equal(kvx_secmem_map(0, &memory, NULL), KVX_INVALID);
         assert_int_equal(kvx_secmem_map(SIZE_MAX, &memory, NULL), KVX_INVALID);
     }
@@ -163,7 +89,7 @@ static void locked_memory_is_private(void **state)
     enum kvx_secmem_rung rung = KVX_SECMEM_NONE;
     void *memory = NULL;
     (void)state;
-    no_secret_memory = 1;
+    fake.no_secret_memory = 1;
     assert_int_equal(kvx_secmem_map(100, &memory, &rung), KVX_OK);
     assert_int_equal(rung, KVX_SECMEM_LOCKED);
     assert_true(has_flags(memory, flags + SANITIZED, 3 - SANITIZED));
@@ -190,7 +116,7 @@ static void secret_memory_is_unreachable(void **state)
         expect_absent_in_child(memory);
     }
     kvx_secmem_unmap(memory, 100);
-    assert_int_equal(n_maps, 0);
+    assert_int_equal(fake.n_maps, 0);
     if (rung != KVX_SECMEM_SECRET) {
         print_message("this kernel has no memfd_secret\n");
         skip();
@@ -208,13 +134,13 @@ static void falls_back(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         enum kvx_secmem_rung rung = KVX_SECMEM_NONE;
         void *memory = NULL;
-        fail_once = 1;
-        fail = cases[i].call;
-        fail_after = cases[i].after;
+        fake.fail_once = 1;
+        fake.fail = cases[i].call;
+        fake.fail_after = cases[i].after;
         assert_int_equal(kvx_secmem_map(100, &memory, &rung), KVX_OK);
         assert_int_equal(rung, KVX_SECMEM_LOCKED);
         kvx_secmem_unmap(memory, 100);
-        assert_int_equal(n_maps, 0);
+        assert_int_equal(fake.n_maps, 0);
     }
 }
 

@@ -10,14 +10,19 @@ static const bench_sub *const subs[] = {
     &bench_interference, &bench_cpu_gcm,  &bench_pool,    NULL,
 };
 
+/* A run that adds no figure has measured nothing, whatever it says. */
 static bool run_one(bench *b, const bench_sub *sub)
 {
     double start = bench_now();
+    size_t n_rows = report_n_rows(b->report);
+    uint32_t n_skipped = b->n_skipped;
     bool done;
     b->sub = sub;
     printf("\n== %s: %s\n", sub->name, sub->summary);
     fflush(stdout);
     done = sub->run(b);
+    if (done && report_n_rows(b->report) == n_rows && b->n_skipped == n_skipped)
+        bench_fail(b, "the options leave nothing to measure");
     fflush(stdout);
     bench_say("%s: %s after %.1f s", sub->name, done ? "done" : "broken off", bench_now() - start);
     return done;
@@ -40,6 +45,7 @@ static bool run_on_device(bench *b, const bench_sub *sub)
     report_host(b->report);
     report_print_machine(b->report);
     done = sub ? run_one(b, sub) : run_all(b);
+    report_outcome(b->report, done && b->n_failed == 0);
     if (b->settings.json && !report_write(b->report, b->settings.json))
         done = false;
     return done;
@@ -69,6 +75,8 @@ int main(int argc, char **argv)
         puts("\nFAIL: not everything could be measured; the reason is above");
     else if (b.n_failed)
         printf("\nFAIL: %u of the checks failed, see above\n", b.n_failed);
+    else if (b.n_skipped)
+        puts("\nPASS: every restored byte was the byte stored; what was not measured here is said above");
     else
         puts("\nPASS: everything was measured, and every restored byte was the byte stored");
     return done && b.n_failed == 0 ? 0 : 1;

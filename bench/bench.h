@@ -75,6 +75,7 @@ struct bench {
     report *report;
     const bench_sub *sub; /* the one that runs */
     uint32_t n_failed;    /* checks, of all sub-benches */
+    uint32_t n_skipped;   /* sub-benches, see bench_skip() */
     double began;         /* see bench_begin() */
 };
 
@@ -105,6 +106,10 @@ void bench_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* A check that failed: one line on stdout, counted. */
 void bench_fail(bench *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* For a sub-bench that cannot run on this engine: says so. What it returns is what run() shall return: among all others
+ * it does no harm, alone nothing was measured. */
+bool bench_skip(bench *b, const char *why);
 
 /* False, with the reason on stderr, unless status is KVX_OK. */
 bool bench_ok(kvx_status status, const char *doing);
@@ -299,7 +304,7 @@ typedef struct bench_picture {
     const char *names[BENCH_MOVERS_MAX];
     bench_curve store[BENCH_MOVERS_MAX], restore[BENCH_MOVERS_MAX];
     size_t n;
-    double bound; /* long plaintext copies, device to host; 0: not measured */
+    double store_bound, restore_bound; /* long plaintext copies; 0: not measured */
 } bench_picture;
 
 void bench_picture_add(bench_picture *p, double x, const bench_outcome *outcome);

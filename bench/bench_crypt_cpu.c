@@ -102,8 +102,9 @@ static bool task(void *context, uint32_t thread, uint32_t n_threads)
 
 static bool pass(crypt_scene *s, crypt_op op, double *seconds)
 {
+    const uint32_t n_workers = s->now->n_workers, n_units = s->now->n_units;
     s->op = op;
-    return bench_threads_run(s->now->n_workers, task, s, seconds);
+    return bench_threads_run(n_workers < n_units ? n_workers : n_units, task, s, seconds);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- measure
@@ -160,12 +161,13 @@ static bool measure(crypt_scene *s, bench_samples *samples)
     uint32_t i;
     if (!fill(s) || (op == CRYPT_OPEN && !pass(s, CRYPT_SEAL, &seconds)))
         return false;
-    for (i = 0; i < s->now->n_samples; i++) {
+    for (i = 0; i <= s->now->n_samples; i++) {
         if (op != CRYPT_OPEN)
             s->first_iv += s->shape.n_units;
         if (!pass(s, op, &seconds))
             return false;
-        bench_samples_add(samples, seconds);
+        if (i > 0) /* the first warms up */
+            bench_samples_add(samples, seconds);
     }
     if (op == CRYPT_SEAL || op == CRYPT_OPEN)
         return check(s);

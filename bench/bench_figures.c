@@ -32,6 +32,13 @@ void bench_fail(bench *b, const char *format, ...)
     b->n_failed++;
 }
 
+bool bench_skip(bench *b, const char *why)
+{
+    printf("%s %s: not measured\n", b->sub->name, why);
+    b->n_skipped++;
+    return b->settings.all;
+}
+
 bool bench_ok(kvx_status status, const char *doing)
 {
     if (status != KVX_OK)

@@ -265,8 +265,7 @@ static bool run(bench *b)
     if (!bench_on_cpu(b))
         return run_on_gpu(b);
 #endif
-    fputs("interference needs a GPU: not measured\n", stderr);
-    return b->settings.all;
+    return bench_skip(b, "needs a GPU");
 }
 
 const bench_sub bench_interference = {

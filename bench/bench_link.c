@@ -59,9 +59,9 @@ static bool draw(const bench *b, const bench_picture *drawing)
 {
     plot_panel panels[2];
     plot made = {.title = "Plaintext copies by size of piece",
-                 .x_label = "piece",
+                 .x_label = "bytes of a piece",
                  .y_label = "GB/s",
-                 .bound_name = "long copies, device to host",
+                 .bound_name = "long copies, the same way",
                  .panels = panels,
                  .n_panels = 2,
                  .x_bytes = true};

@@ -36,7 +36,8 @@ void bench_picture_add(bench_picture *p, double x, const bench_outcome *outcome)
         const bench_rates *rates = &outcome->movers[i];
         size_t place;
         if (strcmp(rates->name, "plain_contiguous") == 0) {
-            p->bound = rates->store;
+            p->store_bound = rates->store;
+            p->restore_bound = rates->restore;
             continue;
         }
         place = find_mover(p, rates->name);
@@ -49,12 +50,13 @@ void bench_picture_add(bench_picture *p, double x, const bench_outcome *outcome)
     }
 }
 
-static void fill_panel(plot_panel *panel, const bench_picture *p, const bench_curve *curves, const char *title)
+static void fill_panel(plot_panel *panel, const bench_picture *p, const bench_curve *curves, const char *title,
+                       double bound)
 {
     size_t i;
     memset(panel, 0, sizeof(*panel));
     panel->title = title;
-    panel->bound = p->bound;
+    panel->bound = bound;
     for (i = 0; i < p->n; i++)
         if (curves[i].n) {
             plot_line line = {p->names[i], curves[i].x, curves[i].y, curves[i].n};
@@ -65,8 +67,8 @@ static void fill_panel(plot_panel *panel, const bench_picture *p, const bench_cu
 void bench_picture_panels(const bench_picture *p, const char *store_title, const char *restore_title,
                           plot_panel panels[2])
 {
-    fill_panel(&panels[0], p, p->store, store_title);
-    fill_panel(&panels[1], p, p->restore, restore_title);
+    fill_panel(&panels[0], p, p->store, store_title, p->store_bound);
+    fill_panel(&panels[1], p, p->restore, restore_title, p->restore_bound);
 }
 
 bool bench_plot(const bench *b, const plot *p)

@@ -174,10 +174,21 @@ static bool fits(const bench_list *list, uint64_t least_value, uint64_t most, co
     return true;
 }
 
+static void say_what_is_left_out(const bench_list *slots, const bench_list *pieces)
+{
+    uint32_t i, k;
+    for (i = 0; i < slots->n; i++)
+        for (k = 0; k < pieces->n; k++)
+            if (!possible(slots->values[i], pieces->values[k]))
+                bench_say("transfer: slots of %s cannot be made of pieces of %s: left out",
+                          bench_size(slots->values[i]), bench_size(pieces->values[k]));
+}
+
 static bool measure_given(transfer *t)
 {
     bench_list slots = bench_list_of(t->b, "--slots", "2M"), pieces = bench_list_of(t->b, "--pieces", "32K");
     bench_list batches = bench_list_of(t->b, "--batches", "");
+    say_what_is_left_out(&slots, &pieces);
     t->slot_drawn = slots.values[0];
     t->piece_drawn = pieces.values[0];
     return fits(&slots, 4096, KVX_SLOT_BYTES_MAX, "--slots") && fits(&pieces, 16, KVX_SLOT_BYTES_MAX, "--pieces") &&
@@ -234,16 +245,16 @@ static bool draw(const transfer *t)
     plot_panel panels[4];
     char store[64], restore[64], store_slot[64], restore_slot[64];
     plot made = {.title = "Sealed and plaintext offload",
-                 .x_label = "piece, or slot",
+                 .x_label = "bytes of a piece, or of a slot",
                  .y_label = "GB/s",
-                 .bound_name = "long plaintext copies",
+                 .bound_name = "long plaintext copies, the same way",
                  .panels = panels,
                  .n_panels = 4,
                  .x_bytes = true};
-    snprintf(store, sizeof(store), "store by piece, slots of %s", bench_size(t->slot_drawn));
-    snprintf(restore, sizeof(restore), "restore by piece, slots of %s", bench_size(t->slot_drawn));
-    snprintf(store_slot, sizeof(store_slot), "store by slot, pieces of %s", bench_size(t->piece_drawn));
-    snprintf(restore_slot, sizeof(restore_slot), "restore by slot, pieces of %s", bench_size(t->piece_drawn));
+    snprintf(store, sizeof(store), "store by size of piece, slots of %s", bench_size(t->slot_drawn));
+    snprintf(restore, sizeof(restore), "restore by size of piece, slots of %s", bench_size(t->slot_drawn));
+    snprintf(store_slot, sizeof(store_slot), "store by size of slot, pieces of %s", bench_size(t->piece_drawn));
+    snprintf(restore_slot, sizeof(restore_slot), "restore by size of slot, pieces of %s", bench_size(t->piece_drawn));
     bench_picture_panels(&t->by_piece, store, restore, panels);
     bench_picture_panels(&t->by_slot, store_slot, restore_slot, panels + 2);
     return bench_plot(t->b, &made);

@@ -29,14 +29,15 @@ struct report {
     fact *facts;
     row *rows;
     size_t n_facts, n_rows;
-    bool incomplete; /* something did not fit into memory */
+    const char *outcome; /* NULL: not judged */
+    bool incomplete;     /* something did not fit into memory */
 };
 
-/* The program's name and absolute paths lose their directories. */
-static const char *shown(const char *argument, bool is_program)
+/* Paths lose their directories. */
+static const char *shown(const char *argument)
 {
     const char *slash = strrchr(argument, '/');
-    return slash && (is_program || argument[0] == '/') ? slash + 1 : argument;
+    return slash ? slash + 1 : argument;
 }
 
 static char *join(int argc, char *const *argv)
@@ -50,7 +51,7 @@ static char *join(int argc, char *const *argv)
     if (!text)
         return NULL;
     for (i = 0; i < argc; i++)
-        at += (size_t)sprintf(text + at, "%s%s", i ? " " : "", shown(argv[i], i == 0));
+        at += (size_t)sprintf(text + at, "%s%s", i ? " " : "", shown(argv[i]));
     text[at] = '\0';
     return text;
 }
@@ -176,6 +177,16 @@ void report_row(report *r, const char *bench, const char *metric, double value, 
     va_end(arguments);
 }
 
+size_t report_n_rows(const report *r)
+{
+    return r->n_rows;
+}
+
+void report_outcome(report *r, bool passed)
+{
+    r->outcome = passed ? "pass" : "fail";
+}
+
 /* ------------------------------------------------------------------------------------------------------- for people */
 
 static int width(size_t so_far, const char *text)
@@ -277,6 +288,8 @@ static void write_object(const report *r, FILE *file)
     json_out_string(file, r->date);
     fputs(",\n \"command\": ", file);
     json_out_string(file, r->command);
+    if (r->outcome)
+        fprintf(file, ",\n \"outcome\": \"%s\"", r->outcome);
     fputs(",\n \"rows\": [", file);
     for (i = 0; i < r->n_rows; i++) {
         fputs(i ? ",\n  " : "\n  ", file);

@@ -3,10 +3,11 @@
 #define KVX_BENCH_REPORT_H
 /*
  * What a program measured, as a table for people and as one JSON object for machines:
- *   {"machine": {...}, "date": "2026-01-31T12:00:00Z", "command": "...",
+ *   {"machine": {...}, "date": "2026-01-31T12:00:00Z", "command": "...", "outcome": "pass",
  *    "rows": [{"bench": "...", "metric": "...", "value": 1.5, "unit": "GB/s", "params": {"segments": 64}}]}
- * A row of samples also has "p10", "p90" and "n"; its value is their median. Of absolute paths in the command line only
- * the last part is kept: where files lie on one machine concerns nobody else.
+ * A row of samples also has "p10", "p90" and "n"; its value is their median. Of paths in the command line only the last
+ * part is kept: where files lie on one machine concerns nobody else. "outcome" (pass or fail) is there where the
+ * program judges its own run: figures of a run that failed must not be quoted.
  */
 #include <stdarg.h>
 #include <stdbool.h>
@@ -45,6 +46,11 @@ typedef struct report_figure {
 /* As report_row(). */
 void report_figure_row(report *r, const char *bench, const char *metric, const report_figure *figure,
                        const char *params, va_list arguments) __attribute__((format(printf, 5, 0)));
+
+size_t report_n_rows(const report *r);
+
+/* What "outcome" says; not written unless this was called. */
+void report_outcome(report *r, bool passed);
 
 /* The machine, to stdout. */
 void report_print_machine(const report *r);

@@ -45,6 +45,7 @@ static void check_head(const struct json *root)
     expect(strlen(json_text(root, "date", "")) == strlen("2026-01-31T12:00:00Z"), "is no date", "date");
     expect(strncmp(command, "kvx-bench ", 10) == 0, "does not begin with the program's name", "command");
     expect(strchr(command, '/') == NULL, "names a directory", "command");
+    expect(strcmp(json_text(root, "outcome", ""), "pass") == 0, "is not pass", "outcome");
 }
 
 static void check_row(const struct json *row, const char *bench)

@@ -26,6 +26,8 @@ typedef struct model {
 static const model models[] = {
     /* 32 layers, 8 KV heads of 128, bf16 */
     {"Llama-3-8B", 1, 32, 2, KV(8, 128, 2), {0}, true},
+    {"Llama-3-8B", 4, 32, 2, KV(2, 128, 2), {0}, false},
+    {"Llama-3-8B", 8, 32, 2, KV(1, 128, 2), {0}, false},
     /* 80 layers, 8 KV heads of 128, bf16 */
     {"Llama-3-70B", 1, 80, 2, KV(8, 128, 2), {0}, false},
     {"Llama-3-70B", 4, 80, 2, KV(2, 128, 2), {0}, false},
@@ -69,7 +71,9 @@ static const char help[] =
     "bytes.\n"
     "Then stores and restores of such blocks, sealed and plaintext (see `kvx-bench transfer --help`), in batches of\n"
     "256 MiB. tp is the number of ranks of tensor parallelism; everything is that of one rank. Sizes come from the\n"
-    "models' public configurations; the source says what is assumed beyond them. No picture is drawn.\n"
+    "models' public configurations. Assumed beyond them: index keys of MiniMax-M3 in bf16 on every rank; DeepSeek-V3\n"
+    "in fp8 without scales in the cache; V3.2 as vLLM's fp8_ds_mla (656 bytes of a token and layer) with an indexer\n"
+    "of 132; gpt-oss-120b in two groups of 18 layers, a block being that of one. No picture is drawn.\n"
     "With --quick and on the CPU engine five of the models are measured, with 16 tokens only.\n";
 
 /* ----------------------------------------------------------------------------------------------------------------

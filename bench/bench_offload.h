@@ -24,7 +24,8 @@ typedef struct offload offload;
 bool offload_open(bench_scene *s, offload **made);
 void offload_close(offload *o);
 
-/* Fills the cache with the pattern of the seed and moves all of it out, so that every slot holds a block. */
+/* Fills the cache with the pattern of the seed and moves all of it out, so that every slot holds a block; then fills it
+ * with another pattern, which stores take out or restores overwrite. */
 bool offload_prepare(offload *o, const offload_plan *plan);
 
 /* Begins to go on as planned; a step takes in what has ended and makes a call if it is time for one; bytes given to the
@@ -34,7 +35,8 @@ bool offload_step(offload *o);
 double offload_bytes(const offload *o);
 bool offload_end(offload *o);
 
-/* Brings all blocks back over other contents and compares them; a difference is a failed check. */
+/* Compares what the calls since then have restored; brings all blocks back over other contents and compares them, those
+ * that were stored anew with the new pattern. A difference is a failed check. */
 bool offload_check(offload *o, const offload_plan *plan, const char *name);
 
 #endif

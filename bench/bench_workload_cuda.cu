@@ -10,27 +10,33 @@
 #include "bench_workload.h"
 #include "pattern.h"
 
-const char *const workload_names[WORKLOAD_KINDS] = {"gemm_persistent", "gemm_waves", "prefill", "decode"};
+const char *const workload_names[WORKLOAD_KINDS] = {"gemm_persistent", "gemm_waves", "prefill", "decode",
+                                                    "decode_tokens"};
 
 struct workload {
     bench *b;
     workload_kind kind;
     gemm::problem product;
     int n_ctas;
-    uint8_t *dev_memory;  /* decode: what is read */
-    uint64_t *dev_result; /* decode: sums, one for each CTA and kernel */
+    uint8_t *dev_memory;   /* decode: what is read */
+    uint64_t *dev_result;  /* decode: sums, one for each CTA and kernel */
+    uint64_t *host_tokens; /* tokens: the copy of the first sums */
     uint64_t *dev_checksum;
     cudaStream_t stream;
     cudaGraphExec_t graph;
     std::vector<cudaEvent_t> events; /* of all steps, and one before them */
     uint64_t checksum;               /* of the first step; 0: none yet */
+    double starved;                  /* seconds, see workload_starved() */
 };
 
 namespace
 {
 
 constexpr uint32_t steps_ahead = 16;
-constexpr double patience = 20; /* seconds until a step that does not end counts as lost */
+constexpr double patience = 20;          /* seconds until a step that does not end counts as lost */
+constexpr double starved_patience = 0.5; /* tokens: the same, until the rest of the run goes on alone */
+constexpr uint32_t tokens_ahead = 2;     /* steps, as an engine that schedules one ahead */
+constexpr size_t token_bytes = 2048;     /* 256 requests, 8 bytes each */
 constexpr uint32_t decode_kernels = 64, decode_threads = 512;
 constexpr uint64_t decode_bytes = 64u << 20, decode_memory = decode_kernels * decode_bytes;
 
@@ -122,6 +128,14 @@ bool open_decode(workload *w)
     return done;
 }
 
+bool open_tokens(workload *w)
+{
+    if (!ok(cudaHostAlloc(reinterpret_cast<void **>(&w->host_tokens), token_bytes, cudaHostAllocDefault), "pin memory"))
+        return false;
+    memset(w->host_tokens, 0, token_bytes);
+    return open_decode(w);
+}
+
 bool make_events(workload *w)
 {
     w->events.resize(WORKLOAD_STEPS_MAX + 1);
@@ -138,6 +152,8 @@ bool open_kind(workload *w)
         return open_product(w, 5120, 2048, 5120);
     case WORKLOAD_DECODE:
         return open_decode(w);
+    case WORKLOAD_TOKENS:
+        return open_tokens(w);
     default:
         return open_product(w, 8192, 8192, 8192);
     }
@@ -145,8 +161,11 @@ bool open_kind(workload *w)
 
 bool step(workload *w)
 {
-    if (w->kind == WORKLOAD_DECODE)
-        return ok(cudaGraphLaunch(w->graph, w->stream), "launch a graph");
+    if (workload_is_decode(w->kind))
+        return ok(cudaGraphLaunch(w->graph, w->stream), "launch a graph") &&
+               (!w->host_tokens ||
+                ok(cudaMemcpyAsync(w->host_tokens, w->dev_result, token_bytes, cudaMemcpyDeviceToHost, w->stream),
+                   "copy tokens"));
     gemm::kernel<<<w->n_ctas, gemm::n_threads, gemm::shared_bytes, w->stream>>>(w->product);
     return ok(cudaGetLastError(), "launch a matrix product");
 }
@@ -183,9 +202,21 @@ bool check_product(workload *w)
     return done;
 }
 
+/* The copy of the tokens is what it was copied from; the next run must bring it again. */
+bool check_tokens(workload *w)
+{
+    uint64_t sums[token_bytes / sizeof(uint64_t)];
+    if (!device_copy(&w->b->dev, sums, w->dev_result, token_bytes))
+        return false;
+    if (memcmp(sums, w->host_tokens, token_bytes) != 0)
+        bench_fail(w->b, "%s: the copy to the host is another than its source", workload_names[w->kind]);
+    memset(w->host_tokens, 0, token_bytes);
+    return true;
+}
+
 bool sum_up(workload *w, uint64_t *checksum)
 {
-    const bool decode = w->kind == WORKLOAD_DECODE;
+    const bool decode = workload_is_decode(w->kind);
     const uint64_t *words = decode ? w->dev_result : reinterpret_cast<const uint64_t *>(w->product.c);
     const size_t n =
         decode ? decode_kernels * (size_t)w->n_ctas * (decode_threads / 32) : (size_t)w->product.m * w->product.n / 4;
@@ -214,7 +245,10 @@ bool count_ended(workload *w, progress *p)
     }
     if (error != cudaErrorNotReady)
         return ok(error, "look at a step");
-    if (bench_now() - p->last_end < patience)
+    const double waited = bench_now() - p->last_end;
+    if (w->kind == WORKLOAD_TOKENS && waited > starved_patience)
+        w->starved = waited;
+    if (waited < patience)
         return true;
     fprintf(stderr, "interference: %s: step %u has not ended after %.0f s: it is kept from the GPU\n",
             workload_names[w->kind], p->n_ended, patience);
@@ -222,19 +256,21 @@ bool count_ended(workload *w, progress *p)
 }
 
 /* One thread does everything: of two that called the driver all the time, one was seen to wait for its lock for good.
- * The stream holds nothing but kernels: after a copy to the host in it, its next kernel was seen to wait for as long as
- * stores kept the copy engine busy. */
+ * But for that of the tokens the stream holds nothing but kernels: after a copy to the host in it, its next kernel was
+ * seen to wait for as long as stores kept the copy engine busy. */
 bool run_steps(workload *w, uint32_t n_steps, const workload_meanwhile *meanwhile)
 {
+    const uint32_t ahead = w->kind == WORKLOAD_TOKENS ? tokens_ahead : steps_ahead;
     progress p = {0, 0, bench_now()};
+    w->starved = 0;
     if (!ok(cudaEventRecord(w->events[0], w->stream), "event"))
         return false;
     while (p.n_ended < n_steps) {
-        if (p.n_started < n_steps && p.n_started - p.n_ended < steps_ahead) {
+        if (p.n_started < n_steps && p.n_started - p.n_ended < ahead) {
             p.n_started++;
             if (!step(w) || !ok(cudaEventRecord(w->events[p.n_started], w->stream), "event"))
                 return false;
-        } else if (meanwhile && !meanwhile->step(meanwhile->context))
+        } else if (meanwhile && w->starved <= 0 && !meanwhile->step(meanwhile->context))
             return false;
         if (!count_ended(w, &p))
             return false;
@@ -282,6 +318,7 @@ void workload_close(workload *w)
     cudaFree(w->dev_memory);
     cudaFree(w->dev_result);
     cudaFree(w->dev_checksum);
+    cudaFreeHost(w->host_tokens);
     if (w->stream)
         cudaStreamDestroy(w->stream);
     delete w;
@@ -304,19 +341,24 @@ bool workload_run(workload *w, uint32_t n_steps, const workload_meanwhile *meanw
 bool workload_check(workload *w, const char *beside)
 {
     uint64_t checksum = 0;
-    if (!sum_up(w, &checksum))
+    if (!sum_up(w, &checksum) || (w->host_tokens && !check_tokens(w)))
         return false;
     if (w->checksum == 0) {
         w->checksum = checksum;
-        return w->kind == WORKLOAD_DECODE || check_product(w);
+        return workload_is_decode(w->kind) || check_product(w);
     }
     if (checksum != w->checksum)
         bench_fail(w->b, "%s beside %s: another result than alone", workload_names[w->kind], beside);
     return true;
 }
 
+double workload_starved(const workload *w)
+{
+    return w->starved;
+}
+
 double workload_amount(const workload *w, bool *is_bytes)
 {
-    *is_bytes = w->kind == WORKLOAD_DECODE;
+    *is_bytes = workload_is_decode(w->kind);
     return *is_bytes ? (double)decode_memory : 2.0 * w->product.m * w->product.n * w->product.k;
 }

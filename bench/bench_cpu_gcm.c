@@ -18,6 +18,17 @@
 
 /* The parts that a pass consists of. */
 enum { COPY = 1, CIPHER = 2 };
+static const struct {
+    const char *name;
+    int parts;
+} kinds[] = {{"copy_and_gcm", COPY | CIPHER}, {"gcm_alone", CIPHER}, {"copy_alone", COPY}};
+enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+/* Medians by threads, out and in, and those of kvx. */
+typedef struct picture {
+    bench_curve curves[2][N_KINDS];
+    double kvx[2];
+} picture;
 
 typedef struct bounce_pipe {
     bench *b;
@@ -28,6 +39,7 @@ typedef struct bounce_pipe {
     bench_gcm *gcm[BENCH_THREADS_MAX];
     uint64_t first_iv;
     int parts;
+    picture drawn;
 } bounce_pipe;
 
 static bool cipher_chunk(bounce_pipe *p, uint32_t thread, uint32_t chunk, uint8_t *plain, bool out)
@@ -92,13 +104,14 @@ static bool come_back(void *context, uint32_t thread, uint32_t n_threads)
 /* ----------------------------------------------------------------------------------------------------------- measure
  */
 
-static void report_pass(bench *b, const char *name, uint32_t n_threads, bench_samples rates[2])
+static void report_pass(bench *b, const char *name, uint32_t n_threads, bench_samples rates[2], double medians[2])
 {
     static const char *const ways[2] = {"out", "in"};
     int way;
     printf("%-28s %7u", name, n_threads);
     for (way = 0; way < 2; way++) {
         const double median = bench_row(b, ways[way], "GB/s", &rates[way], "what=%s threads=%u", name, n_threads);
+        medians[way] = median;
         printf("  %8.2f %7.2f .. %-7.2f", median, bench_quantile(&rates[way], 0.1), bench_quantile(&rates[way], 0.9));
         bench_samples_free(&rates[way]);
     }
@@ -129,13 +142,13 @@ static bool run_once(bounce_pipe *p, uint32_t n_threads, uint64_t seed, double s
     return true;
 }
 
-static bool measure(bounce_pipe *p, const char *name, int parts, uint32_t n_threads, uint32_t repeat)
+static bool measure(bounce_pipe *p, uint32_t kind, uint32_t n_threads, uint32_t repeat)
 {
     const double gigabytes = (double)p->n_chunks * (double)CHUNK_BYTES / 1e9;
     bench_samples rates[2] = {{0}, {0}};
-    double seconds[2];
+    double seconds[2], medians[2];
     uint32_t i;
-    p->parts = parts;
+    p->parts = kinds[kind].parts;
     if (!run_once(p, n_threads, p->b->settings.seed, seconds)) /* warm-up */
         return false;
     for (i = 0; i < repeat; i++) {
@@ -144,22 +157,19 @@ static bool measure(bounce_pipe *p, const char *name, int parts, uint32_t n_thre
         bench_samples_add(&rates[0], gigabytes / seconds[0]);
         bench_samples_add(&rates[1], gigabytes / seconds[1]);
     }
-    report_pass(p->b, name, n_threads, rates);
+    report_pass(p->b, kinds[kind].name, n_threads, rates, medians);
+    for (i = 0; i < 2; i++)
+        bench_curve_add(&p->drawn.curves[i][kind], n_threads, medians[i]);
     return true;
 }
 
 static bool measure_all(bounce_pipe *p, uint32_t repeat)
 {
-    static const struct {
-        const char *name;
-        int parts;
-    } kinds[] = {{"copy_and_gcm", COPY | CIPHER}, {"gcm_alone", CIPHER}, {"copy_alone", COPY}};
-    uint32_t counts[16], n, i;
-    size_t kind;
+    uint32_t counts[16], n, i, kind;
     n = bench_threads_list(p->b->settings.scale != BENCH_QUICK, counts);
-    for (kind = 0; kind < 3; kind++)
+    for (kind = 0; kind < N_KINDS; kind++)
         for (i = 0; i < n; i++)
-            if (!measure(p, kinds[kind].name, kinds[kind].parts, counts[i], repeat))
+            if (!measure(p, kind, counts[i], repeat))
                 return false;
     return true;
 }
@@ -191,7 +201,7 @@ static bool with_threads(bounce_pipe *p, uint32_t repeat)
 }
 
 /* The same bytes by the library, in messages of the same size. */
-static bool measure_kvx(bench_scene *s, uint32_t repeat)
+static bool measure_kvx(bench_scene *s, uint32_t repeat, double medians[2])
 {
     const uint32_t n = s->shape.n_blocks;
     const bench_work store = {.n_store = n, .batch = n}, restore = {.n_restore = n, .batch = n};
@@ -209,8 +219,33 @@ static bool measure_kvx(bench_scene *s, uint32_t repeat)
         bench_samples_add(&rates[0], gigabytes / seconds[0]);
         bench_samples_add(&rates[1], gigabytes / seconds[1]);
     }
-    report_pass(s->b, "kvx", 0, rates);
+    report_pass(s->b, "kvx", 0, rates, medians);
     return true;
+}
+
+static bool draw(const bounce_pipe *p)
+{
+    static const char *const titles[2] = {"out of the device", "into the device"};
+    plot_panel panels[2];
+    plot made = {.title = "Offload with AES-256-GCM on the CPU",
+                 .x_label = "threads",
+                 .y_label = "GB/s",
+                 .bound_name = "kvx, the same bytes",
+                 .panels = panels,
+                 .n_panels = 2};
+    uint32_t way, kind;
+    memset(panels, 0, sizeof(panels));
+    for (way = 0; way < 2; way++) {
+        panels[way].title = titles[way];
+        panels[way].bound = p->drawn.kvx[way];
+        panels[way].n_lines = N_KINDS;
+        for (kind = 0; kind < N_KINDS; kind++) {
+            const bench_curve *c = &p->drawn.curves[way][kind];
+            const plot_line line = {kinds[kind].name, c->x, c->y, c->n};
+            panels[way].lines[kind] = line;
+        }
+    }
+    return bench_plot(p->b, &made);
 }
 
 static bool run(bench *b)
@@ -226,12 +261,11 @@ static bool run(bench *b)
     bounce_pipe p = {.b = b};
     bench_scene s;
     bool done = bench_scene_open(b, &shape, &s) && bench_fits(shape.n_blocks * BLOCK_BYTES);
-    bench_no_picture(b);
     p.dev = s.dev_cache;
     p.n_chunks = (uint32_t)(shape.n_blocks * BLOCK_BYTES / CHUNK_BYTES);
     if (done) {
         printf("%-28s %7s  %8s %18s  %8s %18s\n", "what", "threads", "out GB/s", "p10 .. p90", "in GB/s", "p10 .. p90");
-        done = measure_kvx(&s, repeat) && with_threads(&p, repeat);
+        done = measure_kvx(&s, repeat, p.drawn.kvx) && with_threads(&p, repeat) && draw(&p);
     }
     return bench_scene_close(&s) && done;
 }

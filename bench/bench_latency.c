@@ -5,10 +5,21 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define WAIT_NS (30ull * 1000000000)
 #define COUNTS_MAX 3u
 #define P99_CALLS 100u /* fewer have no 99th of 100 */
+
+#define N_SUBJECTS 2u
+#define CURVES_MAX 8u
+
+/* Medians in ms until the end is visible, by blocks to a call: a panel for each kind of block. */
+typedef struct picture {
+    bench_curve curves[N_SUBJECTS][CURVES_MAX];
+    char names[CURVES_MAX][32];
+    uint32_t n;
+} picture;
 
 typedef enum way { STORE_STAGED, STORE_DIRECT, RESTORE, N_WAYS } way;
 static const char *const way_names[N_WAYS] = {"store_staged", "store_direct", "restore"};
@@ -18,6 +29,8 @@ typedef struct subject {
     const char *name;
     bench_shape shape;
     uint32_t counts[COUNTS_MAX]; /* blocks to a call, 1 first */
+    picture *drawn;
+    uint32_t panel;
 } subject;
 
 typedef struct timing {
@@ -30,12 +43,25 @@ static void timing_add(timing *t, double began, double called, double ended)
     bench_samples_add(&t->total, (ended - began) * 1e6);
 }
 
+static void draw_point(const subject *s, const char *name, uint32_t n, double median)
+{
+    picture *p = s->drawn;
+    uint32_t i;
+    for (i = 0; i < p->n && strcmp(p->names[i], name) != 0; i++)
+        ;
+    if (i == p->n && i < CURVES_MAX)
+        snprintf(p->names[p->n++], sizeof(p->names[0]), "%s", name);
+    if (i < CURVES_MAX)
+        bench_curve_add(&p->curves[s->panel][i], n, median);
+}
+
 /* Rows of n blocks to a call, and a line of the table. */
 static void timing_report(bench *b, const subject *s, const char *name, uint32_t n, timing *t)
 {
     const double call = bench_row(b, "call", "us", &t->call, "what=%s block=%s blocks=%u", name, s->name, n);
     const double total = bench_row(b, "until_visible", "us", &t->total, "what=%s block=%s blocks=%u", name, s->name, n);
     const double p99 = bench_quantile(&t->total, 0.99), call_p99 = bench_quantile(&t->call, 0.99);
+    draw_point(s, name, n, total / 1e3);
     printf("%-6s %-22s %6u %6u %10.1f ", s->name, name, n, t->total.n, total);
     if (t->total.n < P99_CALLS) {
         printf("%10s %10.2f %10s", "-", call, "-");
@@ -283,26 +309,54 @@ static bool run_subject(bench *b, const subject *what, uint32_t n_calls)
     return bench_scene_close(&s) && done;
 }
 
+static bool draw(bench *b, const picture *drawn)
+{
+    static const char *const titles[N_SUBJECTS] = {"blocks of 4 MiB, 64 units", "blocks of 64 KiB, 1 unit"};
+    plot_panel panels[N_SUBJECTS];
+    plot made = {.title = "One call, until its end is visible",
+                 .x_label = "blocks to a call",
+                 .y_label = "ms",
+                 .panels = panels,
+                 .n_panels = N_SUBJECTS};
+    uint32_t panel, i;
+    memset(panels, 0, sizeof(panels));
+    for (panel = 0; panel < N_SUBJECTS; panel++) {
+        panels[panel].title = titles[panel];
+        for (i = 0; i < drawn->n; i++)
+            if (drawn->curves[panel][i].n) {
+                const bench_curve *c = &drawn->curves[panel][i];
+                const plot_line line = {drawn->names[i], c->x, c->y, c->n};
+                panels[panel].lines[panels[panel].n_lines++] = line;
+            }
+    }
+    return bench_plot(b, &made);
+}
+
 static bool run(bench *b)
 {
+    static picture drawn;
     const bool on_cpu = bench_on_cpu(b);
     const subject subjects[] = {
         {"4M",
          {.n_blocks = on_cpu ? 4 : 64, .n_layers = 64, .n_kinds = 2, .n_segments = 64, .piece_bytes = {32768, 32768}},
-         {1, 16, 64}},
+         {1, 16, 64},
+         &drawn,
+         0},
         {"64K",
          {.n_blocks = on_cpu ? 64 : 1024, .n_layers = 1, .n_kinds = 2, .n_segments = 1, .piece_bytes = {32768, 32768}},
-         {1, 64, 1024}},
+         {1, 64, 1024},
+         &drawn,
+         1},
     };
     const uint32_t n_calls = on_cpu ? bench_repeat(b, 20, 200, 1000) : bench_repeat(b, 300, 1000, 5000);
     uint32_t i;
-    bench_no_picture(b);
+    memset(&drawn, 0, sizeof(drawn));
     printf("%-6s %-22s %6s %6s %10s %10s %10s %10s %8s %8s %5s\n", "block", "what", "blocks", "calls", "median us",
            "p99 us", "call us", "p99 us", "launches", "copies", "syncs");
-    for (i = 0; i < 2; i++)
+    for (i = 0; i < N_SUBJECTS; i++)
         if (!run_subject(b, &subjects[i], n_calls))
             return false;
-    return true;
+    return draw(b, &drawn);
 }
 
 const bench_sub bench_latency = {

@@ -38,13 +38,31 @@ static bool run_all(bench *b)
     return done;
 }
 
+/* Every check of bytes is one of device_compare(): it must see the pattern where it is, and nowhere else. */
+static bool comparison_works(bench *b)
+{
+    const uint64_t n_bytes = 1u << 20, half = n_bytes / 2;
+    uint64_t same = 1, shifted = 0, other = 0;
+    void *memory = NULL;
+    bool done = device_alloc(&b->dev, n_bytes, &memory) && device_fill(&b->dev, memory, n_bytes, 1, 0) &&
+                device_fill(&b->dev, memory, half, 2, 0) &&
+                device_compare(&b->dev, (uint8_t *)memory + half, half, 1, half, &same) &&
+                device_compare(&b->dev, (uint8_t *)memory + half, half, 1, half + 16, &shifted) &&
+                device_compare(&b->dev, memory, n_bytes, 1, 0, &other);
+    device_free(&b->dev, memory);
+    if (done && same == 0 && shifted == half / 8 && other == half / 8)
+        return true;
+    fputs("the comparison of bytes does not tell right from wrong: nothing was measured\n", stderr);
+    return false;
+}
+
 static bool run_on_device(bench *b, const bench_sub *sub)
 {
     bool done;
     device_describe(&b->dev, b->report);
     report_host(b->report);
     report_print_machine(b->report);
-    done = sub ? run_one(b, sub) : run_all(b);
+    done = comparison_works(b) && (sub ? run_one(b, sub) : run_all(b));
     report_outcome(b->report, done && b->n_failed == 0);
     if (b->settings.json && !report_write(b->report, b->settings.json))
         done = false;

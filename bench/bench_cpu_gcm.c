@@ -119,11 +119,12 @@ static void report_pass(bench *b, const char *name, uint32_t n_threads, bench_sa
     fflush(stdout);
 }
 
-/* Out, overwritten, back, compared: where both parts are on. Tags are checked whenever there is a cipher. */
+/* Out, overwritten, back, compared. Tags are checked whenever there is a cipher. Copies alone bring back what lies in
+ * bounce memory: the last two chunks of each thread. */
 static bool run_once(bounce_pipe *p, uint32_t n_threads, uint64_t seed, double seconds[2])
 {
     const uint64_t n_bytes = p->n_chunks * CHUNK_BYTES;
-    uint64_t n_wrong = 0;
+    uint64_t n_wrong = 0, first = 0;
     p->first_iv += p->n_chunks * CHUNK_UNITS;
     if (!device_fill(&p->b->dev, p->dev, n_bytes, seed, 0) || !device_sync(&p->b->dev) ||
         !bench_threads_run(n_threads, go_out, p, &seconds[0]) || !device_fill(&p->b->dev, p->dev, n_bytes, ~seed, 0) ||
@@ -133,9 +134,11 @@ static bool run_once(bounce_pipe *p, uint32_t n_threads, uint64_t seed, double s
         bench_fail(p->b, "what was sealed cannot be opened");
         return true;
     }
-    if (p->parts != (COPY | CIPHER))
+    if (p->parts == CIPHER)
         return true;
-    if (!device_compare(&p->b->dev, p->dev, n_bytes, seed, 0, &n_wrong))
+    if (p->parts == COPY && p->n_chunks > BOUNCE_CHUNKS * n_threads)
+        first = (p->n_chunks - BOUNCE_CHUNKS * n_threads) * CHUNK_BYTES;
+    if (!device_compare(&p->b->dev, p->dev + first, n_bytes - first, seed, first, &n_wrong))
         return false;
     if (n_wrong)
         bench_fail(p->b, "%llu words differ after the way out and back", (unsigned long long)n_wrong);

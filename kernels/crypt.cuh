@@ -10,26 +10,25 @@
 
 #include "tables.cuh"
 
-#define KVX_LANE_BLOCKS 2u /* blocks of one lane in flight */
-#define KVX_TILE_BLOCKS (32u * KVX_LANE_BLOCKS)
-
-/* The part of a unit that one warp takes. `first` may be negative (imaginary blocks); `weight` is the distance to the
+/* The part of a unit that one warp takes (with tensor cores, four warps). `first` may be negative (imaginary blocks); `weight` is the distance to the
  * unit's end, in blocks. */
 struct kvx_piece {
     int32_t first, end;
     uint32_t weight;
 };
 
+template <class V>
 __device__ __forceinline__ kvx_piece kvx_piece_of(uint32_t n_blocks, uint32_t index, uint32_t n_pieces)
 {
-    const uint32_t n_tiles = (n_blocks + KVX_TILE_BLOCKS - 1) / KVX_TILE_BLOCKS;
-    const uint32_t piece_blocks = (n_tiles + n_pieces - 1) / n_pieces * KVX_TILE_BLOCKS;
+    constexpr uint32_t step = V::step_blocks;
+    const uint32_t n_steps = (n_blocks + step - 1) / step;
+    const uint32_t piece_blocks = (n_steps + n_pieces - 1) / n_pieces * step;
     kvx_piece piece;
     piece.weight = (n_pieces - 1 - index) * piece_blocks;
     piece.end = (int32_t)n_blocks - (int32_t)piece.weight;
     piece.first = piece.end - (int32_t)piece_blocks;
-    if (piece.first < 0) /* skip the tiles that are all imaginary */
-        piece.first += -piece.first / (int32_t)KVX_TILE_BLOCKS * (int32_t)KVX_TILE_BLOCKS;
+    if (piece.first < 0) /* skip the steps that are all imaginary */
+        piece.first += -piece.first / (int32_t)step * (int32_t)step;
     return piece;
 }
 

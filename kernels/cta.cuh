@@ -65,6 +65,7 @@ __device__ __forceinline__ uint32_t kvx_units_waiting(const kvx_cta &cta, uint32
 
 /* Takes the next turn out of `waiting`: as many units with the first one's key as there are groups. All warps get the
  * same sets, each the unit of its group. */
+template <class V>
 __device__ __forceinline__ kvx_turn kvx_turn_take(kvx_cta &cta, uint32_t *waiting, uint32_t warps_per_unit)
 {
     const uint32_t warp = threadIdx.x / 32, n_groups = KVX_CTA_WARPS / warps_per_unit;
@@ -85,7 +86,7 @@ __device__ __forceinline__ kvx_turn kvx_turn_take(kvx_cta &cta, uint32_t *waitin
         rest &= ~lowest;
     }
     if (turn.unit)
-        turn.piece = kvx_piece_of(turn.unit->bytes / 16, turn.warp, turn.n_warps);
+        turn.piece = kvx_piece_of<V>(turn.unit->bytes / 16, turn.warp / V::piece_warps, turn.n_warps / V::piece_warps);
     return turn;
 }
 
@@ -98,7 +99,10 @@ __device__ __forceinline__ void kvx_key_load(kvx_cta &cta, const kvx_key_slot *k
     if (threadIdx.x < n)
         reinterpret_cast<uint4 *>(&cta.key)[threadIdx.x] =
             __ldcg(reinterpret_cast<const uint4 *>(&key->powers) + threadIdx.x);
-    kvx_fill_hash_tables<V>(key);
+    if constexpr (V::tensor)
+        kvx_fill_matrices<V>(key);
+    else
+        kvx_fill_hash_tables<V>(key);
     if (threadIdx.x < KVX_CTA_WARPS)
         cta.piece_weight[threadIdx.x] = 0;
     __threadfence();
@@ -153,11 +157,11 @@ __device__ __forceinline__ kvx_gf kvx_piece_power(kvx_cta &cta, uint32_t weight)
     return cta.piece_power[warp];
 }
 
-/* From the lanes' Horner sums, the warp's part of the unit's hash, times H (for the length block will follow). Left for
- * kvx_turn_tag, which comes after a barrier. */
-__device__ __forceinline__ void kvx_turn_hash(kvx_cta &cta, const kvx_turn &turn, kvx_gf lane_sum)
+/* From the lanes' sums and what each is to be multiplied by, the warp's part of the unit's hash, times H (for the length
+ * block will follow). Left for kvx_turn_tag, which comes after a barrier. */
+__device__ __forceinline__ void kvx_turn_hash(kvx_cta &cta, const kvx_turn &turn, kvx_gf lane_sum, kvx_gf weight)
 {
-    kvx_gf hash = kvx_gf_warp_sum(kvx_gf_mul(lane_sum, cta.key.weights[kvx_lane()]));
+    kvx_gf hash = kvx_gf_warp_sum(kvx_gf_mul(lane_sum, weight));
     if (turn.piece.weight != 0)
         hash = kvx_gf_mul(hash, kvx_piece_power(cta, turn.piece.weight));
     if (kvx_lane() == 0)

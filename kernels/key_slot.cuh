@@ -6,7 +6,7 @@
 
 #include "aes.h"
 #include "format.h"
-#include "ghash.h"
+#include "ghash_matrix.h"
 #include "launch.h"
 
 #define KVX_KEY_LIVE 0x4c495645u /* any other state is dead */
@@ -22,12 +22,19 @@ struct kvx_key_powers {
     kvx_gf doublings[KVX_KEY_DOUBLINGS];
 };
 
+/* What it keeps beside them where tensor cores do the hashing, as it lies in shared memory. */
+struct kvx_key_matrices {
+    uint32_t words[KVX_MATRICES][KVX_MATRIX_WORDS];
+    kvx_gf row_weights[KVX_MATRIX_ROWS];
+};
+
 struct alignas(16) kvx_key_slot {
     uint32_t state;
     uint32_t generation;
     uint64_t n_blocks; /* AES blocks spent */
     kvx_key_powers powers;
     kvx_gf tables[2][256]; /* H^32 times each value of byte 0, of byte 1: a lane's blocks are 32 apart */
+    kvx_key_matrices matrices;
 };
 
 /* Is the key alive under this generation? Asked again after the key was loaded: whoever wipes it marks it dead first.

@@ -28,6 +28,26 @@ __device__ kvx_gf square_often(kvx_gf x, uint32_t n)
     return x;
 }
 
+/* By all threads; reads H^1. */
+__device__ void make_matrices(kvx_key_slot *key)
+{
+    __shared__ kvx_gf powers[KVX_MATRIX_POWERS];
+    const kvx_gf h = key->powers.doublings[0];
+    if (threadIdx.x < KVX_MATRIX_POWERS)
+        powers[threadIdx.x] = kvx_gf_pow(h, kvx_matrix_exponent(threadIdx.x));
+    else if (threadIdx.x >= n_threads - KVX_MATRIX_ROWS)
+        key->matrices.row_weights[n_threads - 1 - threadIdx.x] =
+            kvx_gf_pow(h, kvx_matrix_row_exponent(n_threads - 1 - threadIdx.x));
+    __syncthreads();
+    for (uint32_t n = threadIdx.x; n < KVX_MATRICES * KVX_MATRIX_WORDS; n += n_threads) {
+        const uint32_t matrix = n / KVX_MATRIX_WORDS, i = n % KVX_MATRIX_WORDS;
+        key->matrices.words[matrix][i] = kvx_matrix_word(matrix, i, powers[kvx_matrix_power(matrix, i)]);
+    }
+    __syncthreads();
+    if (threadIdx.x < KVX_MATRIX_POWERS)
+        powers[threadIdx.x] = kvx_gf_zero();
+}
+
 __global__ void install(kvx_key_slot *key, uint32_t generation, const uint8_t *bytes)
 {
     if (threadIdx.x == 0) {
@@ -45,6 +65,7 @@ __global__ void install(kvx_key_slot *key, uint32_t generation, const uint8_t *b
         key->powers.doublings[threadIdx.x - 32] = square_often(h, threadIdx.x - 32);
     key->tables[threadIdx.x / 256][threadIdx.x % 256] =
         kvx_ghash_tables(square_often(h, 5), threadIdx.x / 256, threadIdx.x % 256);
+    make_matrices(key);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0)

@@ -6,11 +6,12 @@
 #include <cuda_runtime.h>
 #include <cstring>
 
-#include "cta.cuh"
+#include "tensor.cuh"
 
-/* The attributes of the kernels of seal.cu and open.cu; called by kvx_launch_prepare. */
-int kvx_prepare_seal();
-int kvx_prepare_open();
+/* The attributes of the kernels of seal.cu and open.cu, of `largest` and all smaller variants; called by
+ * kvx_launch_prepare. */
+int kvx_prepare_seal(int largest);
+int kvx_prepare_open(int largest);
 
 struct kvx_shape {
     uint32_t warps_per_unit, units_per_round, n_ctas;
@@ -31,10 +32,10 @@ inline bool kvx_pairs_mix_tenants(const kvx_work_pair *pairs, uint32_t n_pairs)
 }
 
 /* As few warps to a unit as keep all SMs equally busy: more cost a little, idle SMs cost more. */
-inline uint32_t kvx_warps_per_unit(uint32_t n_units, uint32_t n_sms)
+inline uint32_t kvx_warps_per_unit(uint32_t least, uint32_t n_units, uint32_t n_sms)
 {
-    uint32_t best = 1, best_cost = UINT32_MAX;
-    for (uint32_t warps = 1; warps <= KVX_CTA_WARPS; warps *= 2) {
+    uint32_t best = least, best_cost = UINT32_MAX;
+    for (uint32_t warps = least; warps <= KVX_CTA_WARPS; warps *= 2) {
         const uint32_t n_turns = kvx_divide_up(n_units, n_sms * (KVX_CTA_WARPS / warps));
         const uint32_t cost = n_turns * (KVX_CTA_WARPS / warps); /* time, in sixteenths of a unit on one warp */
         if (best_cost == UINT32_MAX || cost + cost / 16 < best_cost) {
@@ -47,10 +48,10 @@ inline uint32_t kvx_warps_per_unit(uint32_t n_units, uint32_t n_sms)
 
 /* The same where a CTA can only take the units of one pair together, for the next pair has another key. A turn costs
  * about as much again as one unit on all warps. */
-inline uint32_t kvx_warps_per_unit_mixed(uint32_t n_segments)
+inline uint32_t kvx_warps_per_unit_mixed(uint32_t least, uint32_t n_segments)
 {
     uint32_t best = KVX_CTA_WARPS, best_cost = UINT32_MAX;
-    for (uint32_t warps = KVX_CTA_WARPS; warps > 0; warps /= 2) {
+    for (uint32_t warps = KVX_CTA_WARPS; warps >= least; warps /= 2) {
         const uint32_t n_groups = KVX_CTA_WARPS / warps;
         const uint32_t cost = kvx_divide_up(n_segments, n_groups) * (n_groups + 1);
         if (cost < best_cost) {
@@ -61,13 +62,14 @@ inline uint32_t kvx_warps_per_unit_mixed(uint32_t n_segments)
     return best;
 }
 
-inline kvx_shape kvx_shape_of(const kvx_dev *dev, const kvx_work *work, const kvx_work_pair *pairs)
+inline kvx_shape kvx_shape_of(int variant, const kvx_dev *dev, const kvx_work *work, const kvx_work_pair *pairs)
 {
+    const uint32_t least = variant == KVX_VARIANT_TENSOR ? kvx_variant_tensor::piece_warps : 1;
     const uint32_t n_units = work->n_pairs * work->n_segments, n_sms = dev->n_sms > 0 ? dev->n_sms : 1;
     kvx_shape shape;
-    shape.warps_per_unit = kvx_warps_per_unit(n_units, n_sms);
+    shape.warps_per_unit = kvx_warps_per_unit(least, n_units, n_sms);
     if (kvx_pairs_mix_tenants(pairs, work->n_pairs)) {
-        const uint32_t warps = kvx_warps_per_unit_mixed(work->n_segments);
+        const uint32_t warps = kvx_warps_per_unit_mixed(least, work->n_segments);
         shape.warps_per_unit = warps > shape.warps_per_unit ? warps : shape.warps_per_unit;
     }
     const uint32_t n_groups = KVX_CTA_WARPS / shape.warps_per_unit;
@@ -79,7 +81,7 @@ inline kvx_shape kvx_shape_of(const kvx_dev *dev, const kvx_work *work, const kv
     return shape;
 }
 
-/* The largest variant that fits the current device, or AUTO if none does. */
+/* The largest variant without tensor cores that fits the current device, or AUTO if none does. */
 inline int kvx_variant_of_device()
 {
     int device = 0, limit = 0;
@@ -101,6 +103,8 @@ struct kvx_build {
 template <class Kernels, unsigned Pairs> kvx_build kvx_build_of(int variant)
 {
     switch (variant) {
+    case KVX_VARIANT_TENSOR:
+        return {Kernels::template get<kvx_variant_tensor, Pairs>(), kvx_variant_tensor::shared_bytes};
     case KVX_VARIANT_192K:
         return {Kernels::template get<kvx_variant_192k, Pairs>(), kvx_variant_192k::shared_bytes};
     case KVX_VARIANT_160K:
@@ -113,9 +117,9 @@ template <class Kernels, unsigned Pairs> kvx_build kvx_build_of(int variant)
 }
 
 /* Allows each build of a kernel that fits the device its shared memory. This also loads it. */
-template <class Kernels> int kvx_prepare_units()
+template <class Kernels> int kvx_prepare_units(int largest)
 {
-    for (int variant = kvx_variant_of_device(); variant >= KVX_VARIANT_192K && variant <= KVX_VARIANT_96K; variant++) {
+    for (int variant = largest; variant <= KVX_VARIANT_96K; variant++) {
         const kvx_build builds[] = {kvx_build_of<Kernels, KVX_PAIRS_PER_SMALL_LAUNCH>(variant),
                                     kvx_build_of<Kernels, KVX_PAIRS_PER_LAUNCH>(variant)};
         for (const kvx_build &build : builds) {
@@ -139,12 +143,20 @@ void kvx_params_set(kvx_params<Pairs> *params, const kvx_dev *dev, const kvx_wor
     memcpy(params->pairs, pairs, work->n_pairs * sizeof *pairs);
 }
 
+/* Tensor cores hash what is already in GPU memory; what goes straight to the host is hashed from registers. */
+inline int kvx_variant_for(const kvx_dev *dev, const kvx_work *work)
+{
+    if (dev->variant == KVX_VARIANT_AUTO)
+        return kvx_variant_of_device();
+    return dev->variant == KVX_VARIANT_TENSOR && !work->staged ? (int)KVX_VARIANT_192K : (int)dev->variant;
+}
+
 template <class Kernels, unsigned Pairs>
 int kvx_launch_sized(const kvx_dev *dev, const kvx_work *work, const kvx_work_pair *pairs, void *stream)
 {
-    const int variant = dev->variant != KVX_VARIANT_AUTO ? (int)dev->variant : kvx_variant_of_device();
+    const int variant = kvx_variant_for(dev, work);
     const kvx_build build = kvx_build_of<Kernels, Pairs>(variant);
-    const kvx_shape shape = kvx_shape_of(dev, work, pairs);
+    const kvx_shape shape = kvx_shape_of(variant, dev, work, pairs);
     if (!build.kernel)
         return cudaErrorNotSupported;
     kvx_params<Pairs> params;

@@ -49,9 +49,15 @@ typedef struct kvx_work {
                                  the result word (KVX_RESULT_RELEASED, OK) to results[released_result] */
 } kvx_work;
 
-/* Sets attributes of all kernels for the current device and picks the variant its shared memory allows. `variant`:
+/* Sets attributes of all kernels for the current device and picks the best variant that it allows. `variant`:
  * KVX_VARIANT_AUTO, or one to force (tests). Blocking. Returns 0, or a CUDA error. */
-enum { KVX_VARIANT_AUTO = 0, KVX_VARIANT_192K = 1, KVX_VARIANT_160K = 2, KVX_VARIANT_96K = 3 };
+enum {
+    KVX_VARIANT_AUTO = 0,
+    KVX_VARIANT_TENSOR = 1, /* sm_90a: GHASH on tensor cores */
+    KVX_VARIANT_192K = 2,
+    KVX_VARIANT_160K = 3,
+    KVX_VARIANT_96K = 4
+};
 int kvx_launch_prepare(int variant, int *chosen);
 
 size_t kvx_key_slot_bytes(void);

@@ -60,6 +60,44 @@ template <class V> __device__ __forceinline__ void decrypt_piece(const kvx_cta &
     }
 }
 
+/* The same for the cipher pass of a warpgroup, over bytes that a hash pass has found good. */
+struct open_io {
+    kvx_cursor cursor;
+    const uint4 *sealed;
+    uint32_t plain_bytes;
+    bool aligned;
+
+    __device__ __forceinline__ explicit open_io(const kvx_unit &unit)
+        : cursor(kvx_cursor_begin(&unit.place)), sealed(reinterpret_cast<const uint4 *>(unit.sealed)),
+          plain_bytes(unit.plain_bytes), aligned(unit.aligned != 0)
+    {
+    }
+    __device__ __forceinline__ uint4 load(int32_t i)
+    {
+        return sealed[i];
+    }
+    __device__ __forceinline__ void store(int32_t i, uint4 block)
+    {
+        kvx_scatter_block(&cursor, (uint32_t)i * 16, plain_bytes, aligned, block);
+    }
+};
+
+template <class V> __device__ __forceinline__ void hash_turn(kvx_cta &cta, const kvx_turn &turn)
+{
+    if constexpr (V::tensor)
+        kvx_turn_hash(cta, turn, kvx_tensor_hash<V>(turn), kvx_tensor_weight<V>());
+    else
+        kvx_turn_hash(cta, turn, hash_piece<V>(turn), cta.key.weights[kvx_lane()]);
+}
+
+template <class V> __device__ __forceinline__ void decrypt_turn(const kvx_cta &cta, const kvx_turn &turn)
+{
+    if constexpr (V::tensor)
+        kvx_tensor_cipher<V>(cta, turn, open_io(*turn.unit));
+    else
+        decrypt_piece<V>(cta, turn);
+}
+
 /* Zeroes the unit's destination; by the whole CTA. */
 __device__ __forceinline__ void zero_destination(const kvx_unit &unit)
 {
@@ -150,11 +188,11 @@ __device__ __forceinline__ void open_round(kvx_cta &cta, const kvx_dev &dev, con
 {
     uint32_t waiting = kvx_units_waiting(cta, n_units);
     while (waiting != 0) {
-        const kvx_turn turn = kvx_turn_take(cta, &waiting, warps_per_unit);
+        const kvx_turn turn = kvx_turn_take<V>(cta, &waiting, warps_per_unit);
         if (!kvx_turn_key<V>(cta, dev, turn, KVX_VERDICT_MISS, &waiting))
             continue;
         if (turn.unit)
-            kvx_turn_hash(cta, turn, hash_piece<V>(turn));
+            hash_turn<V>(cta, turn);
         __syncthreads();
         if (turn.unit && turn.warp == 0) {
             const uint4 tag = kvx_turn_tag<V>(cta, turn);
@@ -163,7 +201,7 @@ __device__ __forceinline__ void open_round(kvx_cta &cta, const kvx_dev &dev, con
         }
         __syncthreads();
         if (turn.unit && turn.unit->verdict == KVX_VERDICT_OK)
-            decrypt_piece<V>(cta, turn);
+            decrypt_turn<V>(cta, turn);
     }
     for (uint32_t u = 0; u < n_units; u++)
         if (cta.units[u].verdict != KVX_VERDICT_OK && cta.units[u].place.n_lanes != 0)
@@ -173,6 +211,8 @@ __device__ __forceinline__ void open_round(kvx_cta &cta, const kvx_dev &dev, con
 template <class V, unsigned Pairs>
 __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) open_kernel(const __grid_constant__ kvx_params<Pairs> p)
 {
+    if constexpr (!kvx_variant_runs<V>())
+        return;
     kvx_cta &cta = kvx_cta_state();
     const uint32_t n_items = p.work.n_pairs * p.work.n_segments;
     kvx_cta_begin<V>(cta);
@@ -205,7 +245,7 @@ int kvx_launch_open(const kvx_dev *dev, const kvx_work *work, const kvx_work_pai
     return kvx_launch_units<open_kernels>(dev, work, pairs, stream);
 }
 
-int kvx_prepare_open()
+int kvx_prepare_open(int largest)
 {
-    return kvx_prepare_units<open_kernels>();
+    return kvx_prepare_units<open_kernels>(largest);
 }

@@ -46,6 +46,39 @@ template <class V> __device__ __forceinline__ kvx_gf seal_piece(const kvx_cta &c
     return sum;
 }
 
+/* The same for the cipher pass of a warpgroup; a hash pass follows. */
+struct seal_io {
+    kvx_cursor cursor;
+    uint4 *sealed;
+    uint32_t plain_bytes;
+    bool aligned;
+
+    __device__ __forceinline__ explicit seal_io(const kvx_unit &unit)
+        : cursor(kvx_cursor_begin(&unit.place)), sealed(reinterpret_cast<uint4 *>(unit.sealed)),
+          plain_bytes(unit.plain_bytes), aligned(unit.aligned != 0)
+    {
+    }
+    __device__ __forceinline__ uint4 load(int32_t i)
+    {
+        return kvx_gather_block(&cursor, (uint32_t)i * 16, plain_bytes, aligned);
+    }
+    __device__ __forceinline__ void store(int32_t i, uint4 block)
+    {
+        sealed[i] = block;
+    }
+};
+
+/* The turn's piece, and its part of the hash. */
+template <class V> __device__ __forceinline__ void seal_turn(kvx_cta &cta, const kvx_turn &turn)
+{
+    if constexpr (V::tensor) {
+        kvx_tensor_cipher<V>(cta, turn, seal_io(*turn.unit));
+        kvx_turn_hash(cta, turn, kvx_tensor_hash<V>(turn), kvx_tensor_weight<V>());
+    } else {
+        kvx_turn_hash(cta, turn, seal_piece<V>(cta, turn), cta.key.weights[kvx_lane()]);
+    }
+}
+
 /* Takes the key of the tenant and pays for the unit's blocks. Returns the verdict, NONE for none. */
 __device__ uint32_t take_key(const kvx_dev &dev, uint32_t tenant, kvx_unit *unit)
 {
@@ -129,11 +162,11 @@ __device__ __forceinline__ void seal_round(kvx_cta &cta, const kvx_dev &dev, con
 {
     uint32_t waiting = kvx_units_waiting(cta, n_units);
     while (waiting != 0) {
-        const kvx_turn turn = kvx_turn_take(cta, &waiting, warps_per_unit);
+        const kvx_turn turn = kvx_turn_take<V>(cta, &waiting, warps_per_unit);
         if (!kvx_turn_key<V>(cta, dev, turn, KVX_VERDICT_REFUSED, &waiting))
             continue;
         if (turn.unit)
-            kvx_turn_hash(cta, turn, seal_piece<V>(cta, turn));
+            seal_turn<V>(cta, turn);
         if (work.commit)
             __threadfence_system();
         __syncthreads();
@@ -162,6 +195,8 @@ __device__ __forceinline__ void clear_refused(const kvx_cta &cta, uint32_t n_uni
 template <class V, unsigned Pairs>
 __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) seal_kernel(const __grid_constant__ kvx_params<Pairs> p)
 {
+    if constexpr (!kvx_variant_runs<V>())
+        return;
     kvx_cta &cta = kvx_cta_state();
     const uint32_t n_items = p.work.n_pairs * p.work.n_segments;
     kvx_cta_begin<V>(cta);
@@ -196,7 +231,7 @@ int kvx_launch_seal(const kvx_dev *dev, const kvx_work *work, const kvx_work_pai
     return kvx_launch_units<seal_kernels>(dev, work, pairs, stream);
 }
 
-int kvx_prepare_seal()
+int kvx_prepare_seal(int largest)
 {
-    return kvx_prepare_units<seal_kernels>();
+    return kvx_prepare_units<seal_kernels>(largest);
 }

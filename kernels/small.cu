@@ -39,10 +39,16 @@ __global__ void flags_kernel(uint32_t *flags, uint32_t n, uint32_t value)
     }
 }
 
-/* Where dynamic shared memory begins: the unit kernels' tables are at addresses fixed when they were compiled. */
-__global__ void base_kernel(uint32_t *base)
+/* What only device code can tell. */
+struct device_facts {
+    uint32_t base;   /* where dynamic shared memory begins: tables are at addresses fixed when they were compiled */
+    uint32_t tensor; /* nonzero: the code that this device runs can use its binary tensor cores */
+};
+
+__global__ void facts_kernel(device_facts *facts)
 {
-    *base = (uint32_t)__cvta_generic_to_shared(&kvx_cta_state());
+    facts->base = (uint32_t)__cvta_generic_to_shared(&kvx_cta_state());
+    facts->tensor = KVX_HAS_TENSOR;
 }
 
 template <unsigned Pairs>
@@ -76,41 +82,40 @@ int load_all()
     return cudaSuccess;
 }
 
-int check_base()
+/* The largest variant that the device and the code for it allow. */
+int largest_variant(int *largest)
 {
-    uint32_t *dev_base = nullptr, base = 0;
-    cudaStream_t stream; /* of its own: the default stream would wait for the caller's */
-    cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    device_facts *dev_facts = nullptr, facts = {};
+    cudaError_t error = cudaMalloc(&dev_facts, sizeof facts);
     if (error != cudaSuccess)
         return error;
-    error = cudaMalloc(&dev_base, sizeof base);
-    if (error == cudaSuccess) {
-        base_kernel<<<1, 1, 1024, stream>>>(dev_base);
-        error = cudaGetLastError();
-    }
+    facts_kernel<<<1, 1, 1024>>>(dev_facts);
+    error = cudaGetLastError();
     if (error == cudaSuccess)
-        error = cudaMemcpyAsync(&base, dev_base, sizeof base, cudaMemcpyDeviceToHost, stream);
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(stream);
-    cudaFree(dev_base);
-    cudaStreamDestroy(stream);
+        error = cudaMemcpy(&facts, dev_facts, sizeof facts, cudaMemcpyDeviceToHost);
+    cudaFree(dev_facts);
     if (error != cudaSuccess)
         return error;
-    return base == KVX_SHARED_BASE ? cudaSuccess : cudaErrorNotSupported;
+    *largest = kvx_variant_of_device();
+    if (facts.base != KVX_SHARED_BASE || *largest == KVX_VARIANT_AUTO)
+        return cudaErrorNotSupported;
+    if (*largest == KVX_VARIANT_192K && facts.tensor)
+        *largest = KVX_VARIANT_TENSOR;
+    return cudaSuccess;
 }
 
 } // namespace
 
 int kvx_launch_prepare(int variant, int *chosen)
 {
-    const int largest = kvx_variant_of_device();
-    if (largest == KVX_VARIANT_AUTO || (variant != KVX_VARIANT_AUTO && variant < largest) || variant > KVX_VARIANT_96K)
+    int largest = KVX_VARIANT_AUTO, error = largest_variant(&largest);
+    if (error != cudaSuccess)
+        return error;
+    if ((variant != KVX_VARIANT_AUTO && variant < largest) || variant > KVX_VARIANT_96K)
         return cudaErrorNotSupported;
-    int error = check_base();
+    error = kvx_prepare_seal(largest);
     if (error == cudaSuccess)
-        error = kvx_prepare_seal();
-    if (error == cudaSuccess)
-        error = kvx_prepare_open();
+        error = kvx_prepare_open(largest);
     if (error == cudaSuccess)
         error = load_all();
     if (error == cudaSuccess)

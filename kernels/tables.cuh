@@ -19,8 +19,14 @@
 #define KVX_ROW_BYTES 256u
 #define KVX_PLANE_BYTES (256u * KVX_ROW_BYTES) /* two tables side by side */
 
+#define KVX_LANE_BLOCKS 2u /* blocks of one lane in flight */
+#define KVX_TILE_BLOCKS (32u * KVX_LANE_BLOCKS)
+
 /* How many tables there is room for. The missing ones are rotations of those that are there. */
 template <unsigned AesTables, unsigned HashTables> struct kvx_variant {
+    static constexpr bool tensor = false;
+    static constexpr unsigned piece_warps = 1;  /* that share a piece of a unit */
+    static constexpr unsigned step_blocks = KVX_TILE_BLOCKS; /* a piece is a multiple of it */
     static constexpr unsigned aes_tables = AesTables;   /* 4: T0 to T3, or 2: T0, T1 */
     static constexpr unsigned hash_tables = HashTables; /* 2: bytes 0 and 1, or 1: byte 0, in rows of 128 bytes */
     static constexpr unsigned hash_at = KVX_TABLES_AT + AesTables / 2 * KVX_PLANE_BYTES;
@@ -30,6 +36,18 @@ template <unsigned AesTables, unsigned HashTables> struct kvx_variant {
 using kvx_variant_192k = kvx_variant<4, 2>;
 using kvx_variant_160k = kvx_variant<4, 1>;
 using kvx_variant_96k = kvx_variant<2, 1>;
+
+/* All AES tables, and matrices for the tensor cores instead of GHASH tables (tensor.cuh). */
+struct kvx_variant_tensor {
+    static constexpr bool tensor = true;
+    static constexpr unsigned piece_warps = 4;
+    static constexpr unsigned step_blocks = KVX_MATRIX_STEP_BLOCKS;
+    static constexpr unsigned aes_tables = 4, hash_tables = 0;
+    static constexpr unsigned hash_at = KVX_TABLES_AT + 2 * KVX_PLANE_BYTES;
+    static constexpr unsigned weights_at = hash_at + offsetof(kvx_key_matrices, row_weights);
+    static constexpr unsigned end = hash_at + sizeof(kvx_key_matrices);
+    static constexpr unsigned shared_bytes = end - KVX_SHARED_BASE;
+};
 static_assert(kvx_variant_160k::shared_bytes <= 163 * 1024, "sm_80");
 static_assert(kvx_variant_96k::shared_bytes <= 99 * 1024, "sm_86, sm_89, sm_120");
 
@@ -118,6 +136,17 @@ template <class Variant> __device__ void kvx_fill_aes_tables()
         for (unsigned table = 0; table < Variant::aes_tables; table++)
             kvx_shared_store(at + table / 2 * KVX_PLANE_BYTES + table % 2 * 128, kvx_rotl32(word, 8 * table));
     }
+}
+
+/* Copies a key's matrices, which the tensor cores then read past the ordinary path. */
+template <class Variant> __device__ void kvx_fill_matrices(const kvx_key_slot *key)
+{
+    const uint4 *from = reinterpret_cast<const uint4 *>(&key->matrices);
+    for (uint32_t i = threadIdx.x; i < sizeof key->matrices / 16; i += KVX_CTA_THREADS) {
+        const uint4 x = __ldcg(from + i);
+        kvx_shared_store(Variant::hash_at + i * 16, kvx_gf{{x.x, x.y, x.z, x.w}});
+    }
+    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }
 
 /* Fills the GHASH tables with those of a key. Lanes start at different copies so as not to meet in a bank. */

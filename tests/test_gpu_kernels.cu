@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels on a real GPU: every build, against OpenSSL bit by bit; what they must refuse; how fast they are.
  * Arguments, for compute-sanitizer: --short leaves out the long units and the rates, --tiny the many layouts as well.
- * --rates: nothing but rates. Exits 77 without a GPU. */
+ * --rates: nothing but rates; --checks: everything but rates. Exits 77 without a GPU. */
 #include <algorithm>
 
 #include "gpu_scene.cuh"
@@ -198,6 +198,13 @@ void test_long_units(int variant)
     round_trip(s, make_pairs(2, 0, 2), "long units");
     s.dev.n_sms = 1;
     round_trip(s, make_pairs(2, 0, 1), "long units, one SM");
+}
+
+/* The longest unit there may be. */
+void test_longest_unit(int variant)
+{
+    scene s({{{{KVX_UNIT_BYTES_LIMIT, 1, KVX_UNIT_BYTES_LIMIT}}}}, 1, 1, variant);
+    round_trip(s, make_pairs(1, 0, 1), "64 MiB");
 }
 
 /* Keys mixed in larger numbers than a round holds. */
@@ -422,6 +429,7 @@ void test_variant(int variant, bool brief, bool tiny)
     if (!brief) {
         test_many(variant);
         test_long_units(variant);
+        test_longest_unit(variant);
     }
     printf("variant %d: %d checks, %d failures so far\n", variant, n_checks - before, n_failures);
     fflush(stdout);
@@ -434,6 +442,7 @@ int main(int argc, char **argv)
     const bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
     const bool brief = tiny || (argc > 1 && strcmp(argv[1], "--short") == 0);
     const bool only_rates = argc > 1 && strcmp(argv[1], "--rates") == 0;
+    const bool only_checks = argc > 1 && strcmp(argv[1], "--checks") == 0;
     const char *require = getenv("KVX_REQUIRE_GPU");
     int n_devices = 0, largest = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
@@ -444,7 +453,7 @@ int main(int argc, char **argv)
     for (int variant = largest; variant <= KVX_VARIANT_96K && !only_rates; variant++)
         test_variant(variant, brief, tiny);
     test_flags();
-    if (!brief)
+    if (!brief && !only_checks)
         for (int variant = largest; variant <= KVX_VARIANT_96K; variant++)
             rates(variant);
     printf("%d passed, %d failed\n", n_checks - n_failures, n_failures);

@@ -10,8 +10,8 @@
 
 #include "tables.cuh"
 
-/* The part of a unit that one warp takes (with tensor cores, four warps). `first` may be negative (imaginary blocks); `weight` is the distance to the
- * unit's end, in blocks. */
+/* The part of a unit that one warp takes (with tensor cores, four warps). `first` may be negative (imaginary blocks);
+ * `weight` is the distance to the unit's end, in blocks. */
 struct kvx_piece {
     int32_t first, end;
     uint32_t weight;
@@ -99,19 +99,20 @@ template <class V> __device__ __forceinline__ void kvx_aes_round(kvx_columns c, 
     s[3] = t3;
 }
 
+template <class V>
 __device__ __forceinline__ uint32_t kvx_aes_last_column(kvx_columns c, uint32_t a, uint32_t b, uint32_t d, uint32_t e)
 {
-    const uint32_t low = __byte_perm(kvx_aes_look_up_sbox<0>(c, a), kvx_aes_look_up_sbox<1>(c, b), 0x0051);
-    const uint32_t high = __byte_perm(kvx_aes_look_up_sbox<2>(c, d), kvx_aes_look_up_sbox<3>(c, e), 0x6200);
+    const uint32_t low = __byte_perm(kvx_aes_look_up_sbox<V, 0>(c, a), kvx_aes_look_up_sbox<V, 1>(c, b), 0x0051);
+    const uint32_t high = __byte_perm(kvx_aes_look_up_sbox<V, 2>(c, d), kvx_aes_look_up_sbox<V, 3>(c, e), 0x6200);
     return __byte_perm(low, high, 0x7610);
 }
 
-__device__ __forceinline__ void kvx_aes_end(kvx_columns c, uint4 key, uint32_t s[4])
+template <class V> __device__ __forceinline__ void kvx_aes_end(kvx_columns c, uint4 key, uint32_t s[4])
 {
-    const uint32_t t0 = kvx_aes_last_column(c, s[0], s[1], s[2], s[3]) ^ key.x;
-    const uint32_t t1 = kvx_aes_last_column(c, s[1], s[2], s[3], s[0]) ^ key.y;
-    const uint32_t t2 = kvx_aes_last_column(c, s[2], s[3], s[0], s[1]) ^ key.z;
-    const uint32_t t3 = kvx_aes_last_column(c, s[3], s[0], s[1], s[2]) ^ key.w;
+    const uint32_t t0 = kvx_aes_last_column<V>(c, s[0], s[1], s[2], s[3]) ^ key.x;
+    const uint32_t t1 = kvx_aes_last_column<V>(c, s[1], s[2], s[3], s[0]) ^ key.y;
+    const uint32_t t2 = kvx_aes_last_column<V>(c, s[2], s[3], s[0], s[1]) ^ key.z;
+    const uint32_t t3 = kvx_aes_last_column<V>(c, s[3], s[0], s[1], s[2]) ^ key.w;
     s[0] = t0;
     s[1] = t1;
     s[2] = t2;
@@ -139,7 +140,7 @@ __device__ __forceinline__ void kvx_key_stream(kvx_counter_cache *cache, const u
     const uint4 key = round_keys[14];
 #pragma unroll
     for (unsigned n = 0; n < N; n++)
-        kvx_aes_end(c, key, stream[n]);
+        kvx_aes_end<V>(c, key, stream[n]);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- GHASH */

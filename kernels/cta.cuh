@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a CTA works through units: in rounds. A warp resolves the round's units, a lane each. Then the CTA's groups of
- * warps take a unit each, those with the same key together, for the CTA holds the tables of one key at a time. */
+ * warps share out those with the same key, for the CTA holds the tables of one key at a time, and each group works
+ * through its units without waiting for the others. */
 #ifndef KVX_KERNELS_CTA_CUH
 #define KVX_KERNELS_CTA_CUH
 
@@ -8,19 +9,20 @@
 #include "gather.cuh"
 #include "unit.cuh"
 
-#define KVX_UNITS_PER_ROUND 16u
-
 /* Shared memory below the tables. */
 struct kvx_cta {
     kvx_key_powers key;
     kvx_gf partial[KVX_CTA_WARPS];
-    kvx_unit units[KVX_UNITS_PER_ROUND];
     kvx_gf piece_power[KVX_CTA_WARPS]; /* H^piece_weight, as each warp used it last */
     uint32_t piece_weight[KVX_CTA_WARPS];
     uint32_t key_slot, key_generation; /* of what is loaded */
     uint32_t key_good;
+    kvx_unit units[KVX_UNITS_LIMIT_PER_ROUND]; /* not all are there in variants with smaller rounds */
 };
-static_assert(sizeof(kvx_cta) <= KVX_TABLES_AT - KVX_SHARED_BASE, "the tables begin too early");
+
+template <class V> constexpr unsigned kvx_cta_bytes = offsetof(kvx_cta, units) + V::units_per_round * sizeof(kvx_unit);
+template <class V> constexpr bool kvx_cta_fits = kvx_cta_bytes<V> <= V::aes_at - KVX_SHARED_BASE;
+static_assert(kvx_cta_fits<kvx_variant_192k> && kvx_cta_fits<kvx_variant_tensor>, "the tables begin too early");
 
 __device__ __forceinline__ kvx_cta &kvx_cta_state()
 {
@@ -28,13 +30,12 @@ __device__ __forceinline__ kvx_cta &kvx_cta_state()
     return *reinterpret_cast<kvx_cta *>(kvx_shared);
 }
 
-/* The unit that this warp's group works on in one pass, if any. */
+/* The unit that this warp's group works on, if any. */
 struct kvx_turn {
     kvx_unit *unit;
     kvx_piece piece;
-    uint32_t same_key; /* the units of the round that wait for the same key */
-    uint32_t warp;     /* in the group */
-    uint32_t n_warps;  /* of the group */
+    uint32_t warp;    /* in the group */
+    uint32_t n_warps; /* of the group */
 };
 
 /* Ready after the next barrier. */
@@ -48,11 +49,11 @@ template <class V> __device__ __forceinline__ void kvx_cta_begin(kvx_cta &cta)
 }
 
 /* Nothing of a key outlives the CTA. */
-template <class V> __device__ __forceinline__ void kvx_cta_end(kvx_cta &cta)
+template <class V> __device__ __forceinline__ void kvx_cta_end()
 {
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < sizeof cta / 4; i += KVX_CTA_THREADS)
-        kvx_shared_store(KVX_SHARED_BASE + i * 4, 0u);
+    for (uint32_t at = KVX_SHARED_BASE + threadIdx.x * 4; at < V::aes_at; at += KVX_CTA_THREADS * 4)
+        kvx_shared_store(at, 0u);
     kvx_clear_hash_tables<V>();
 }
 
@@ -63,31 +64,44 @@ __device__ __forceinline__ uint32_t kvx_units_waiting(const kvx_cta &cta, uint32
     return __ballot_sync(0xffffffffu, waits);
 }
 
-/* Takes the next turn out of `waiting`: as many units with the first one's key as there are groups. All warps get the
- * same sets, each the unit of its group. */
+/* Of the units in `waiting`, those with the first one's key. */
+template <class V> __device__ __forceinline__ uint32_t kvx_units_same_key(const kvx_cta &cta, uint32_t waiting)
+{
+    const kvx_unit &first = cta.units[__ffs(waiting) - 1];
+    const kvx_unit &mine = cta.units[kvx_lane() % V::units_per_round];
+    const bool same = mine.key_slot == first.key_slot && mine.key_generation == first.key_generation;
+    return __ballot_sync(0xffffffffu, same) & waiting;
+}
+
+/* Takes a unit for each group out of `units`. All warps get the same sets, each the unit of its group. */
 template <class V>
-__device__ __forceinline__ kvx_turn kvx_turn_take(kvx_cta &cta, uint32_t *waiting, uint32_t warps_per_unit)
+__device__ __forceinline__ kvx_turn kvx_turn_take(kvx_cta &cta, uint32_t *units, uint32_t warps_per_unit)
 {
     const uint32_t warp = threadIdx.x / 32, n_groups = KVX_CTA_WARPS / warps_per_unit;
-    const kvx_unit &leader = cta.units[__ffs(*waiting) - 1];
-    const kvx_unit &mine = cta.units[kvx_lane() % KVX_UNITS_PER_ROUND];
-    const bool same = mine.key_slot == leader.key_slot && mine.key_generation == leader.key_generation;
     kvx_turn turn;
-    turn.same_key = __ballot_sync(0xffffffffu, same) & *waiting;
     turn.warp = warp % warps_per_unit;
     turn.n_warps = warps_per_unit;
     turn.unit = nullptr;
-    uint32_t rest = turn.same_key;
-    for (uint32_t group = 0; group < n_groups && rest != 0; group++) {
-        const uint32_t lowest = rest & (0u - rest);
+    for (uint32_t group = 0; group < n_groups && *units != 0; group++) {
         if (group == warp / warps_per_unit)
-            turn.unit = &cta.units[__ffs(lowest) - 1];
-        *waiting &= ~lowest;
-        rest &= ~lowest;
+            turn.unit = &cta.units[__ffs(*units) - 1];
+        *units &= *units - 1;
     }
     if (turn.unit)
         turn.piece = kvx_piece_of<V>(turn.unit->bytes / 16, turn.warp / V::piece_warps, turn.n_warps / V::piece_warps);
     return turn;
+}
+
+/* Waits for the other warps of the group. */
+__device__ __forceinline__ void kvx_turn_sync(const kvx_turn &turn)
+{
+    if (turn.n_warps == 1)
+        __syncwarp();
+    else
+        asm volatile("bar.sync %0, %1;"
+                     :
+                     : "r"(threadIdx.x / 32 / turn.n_warps + 1), "r"(turn.n_warps * 32)
+                     : "memory");
 }
 
 /* Copies a key into shared memory and only then asks whether it was alive. Called by all threads, `slot` < n_keys. */
@@ -115,19 +129,17 @@ __device__ __forceinline__ void kvx_key_load(kvx_cta &cta, const kvx_key_slot *k
     __syncthreads();
 }
 
-/* Makes the key of the turn's units the loaded one. False: it is dead; its units get `refusal` and nothing is done. */
+/* Makes the key of `units`, which is the same, the loaded one. False: it is dead; the units get `refusal`. */
 template <class V>
-__device__ __forceinline__ bool kvx_turn_key(kvx_cta &cta, const kvx_dev &dev, const kvx_turn &turn, uint32_t refusal,
-                                             uint32_t *waiting)
+__device__ __forceinline__ bool kvx_units_key(kvx_cta &cta, const kvx_dev &dev, uint32_t units, uint32_t refusal)
 {
-    const kvx_unit &first = cta.units[__ffs(turn.same_key) - 1];
+    const kvx_unit &first = cta.units[__ffs(units) - 1];
     const uint32_t slot = first.key_slot, generation = first.key_generation;
     if (!cta.key_good || cta.key_slot != slot || cta.key_generation != generation)
         kvx_key_load<V>(cta, &dev.keys[slot], slot, generation);
     if (cta.key_good)
         return true;
-    *waiting &= ~turn.same_key;
-    if (threadIdx.x < KVX_UNITS_PER_ROUND && (turn.same_key >> threadIdx.x & 1))
+    if (threadIdx.x < V::units_per_round && (units >> threadIdx.x & 1))
         cta.units[threadIdx.x].verdict = refusal;
     __syncthreads();
     return false;
@@ -157,15 +169,18 @@ __device__ __forceinline__ kvx_gf kvx_piece_power(kvx_cta &cta, uint32_t weight)
     return cta.piece_power[warp];
 }
 
-/* From the lanes' sums and what each is to be multiplied by, the warp's part of the unit's hash, times H (for the length
- * block will follow). Left for kvx_turn_tag, which comes after a barrier. */
+/* From the lanes' sums and what each is to be multiplied by, the warp's part of the unit's hash, times H (for the
+ * length block will follow). Left for kvx_turn_tag. The group waits for its first warp, which may still be at the last
+ * unit's. */
 __device__ __forceinline__ void kvx_turn_hash(kvx_cta &cta, const kvx_turn &turn, kvx_gf lane_sum, kvx_gf weight)
 {
     kvx_gf hash = kvx_gf_warp_sum(kvx_gf_mul(lane_sum, weight));
     if (turn.piece.weight != 0)
         hash = kvx_gf_mul(hash, kvx_piece_power(cta, turn.piece.weight));
+    kvx_turn_sync(turn);
     if (kvx_lane() == 0)
         cta.partial[threadIdx.x / 32] = hash;
+    kvx_turn_sync(turn);
 }
 
 /* The unit's tag, as four little-endian words; computed by the first warp of the group. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GHASH as matrix products over GF(2). To multiply by a constant is linear, so it is a 128 x 128 bit matrix; tensor cores
- * that take bits count the ones that meet, and the parity of a count is the sum in GF(2).
+/* GHASH as matrix products over GF(2). To multiply by a constant is linear, so it is a 128 x 128 bit matrix; tensor
+ * cores that take bits count the ones that meet, and the parity of a count is the sum in GF(2).
  *
  * A tile is 256 consecutive blocks, a step KVX_MATRIX_TILES tiles. A step ends with 64 sums, the rows: row R is for the
- * blocks 4R to 4R + 3 of each tile. Of these, block 4R + j has its words in thread j of a quad, and each thread feeds its
- * words in where the matrix stands for their place in the block times H^(3-j), times H^256 for each later tile of the
- * step. Thread j also holds word j of the row's sum so far; a matrix of its own multiplies that by H^256 for each tile of
- * the step (Horner's rule). Bytes and bits are never reversed: blocks come as little-endian words, and which coefficient
- * a bit stands for is the matrices' business. */
+ * blocks 4R to 4R + 3 of each tile. Of these, block 4R + j has its words in thread j of a quad, and each thread feeds
+ * its words in where the matrix stands for their place in the block times H^(3-j), times H^256 for each later tile of
+ * the step. Thread j also holds word j of the row's sum so far; a matrix of its own multiplies that by H^256 for each
+ * tile of the step (Horner's rule). Bytes and bits are never reversed: blocks come as little-endian words, and which
+ * coefficient a bit stands for is the matrices' business. */
 #ifndef KVX_KERNELS_GHASH_MATRIX_H
 #define KVX_KERNELS_GHASH_MATRIX_H
 
@@ -48,8 +48,8 @@ KVX_HD uint32_t kvx_matrix_row_exponent(unsigned row)
     return 4 * (KVX_MATRIX_ROWS - 1 - row) + 2;
 }
 
-/* Word i of a matrix, given its power of H. Column c is bit 2 * (c / 8) + c % 2 of word c / 2 % 4 of the product, so that
- * a thread's counts are the bits of the word that belongs to it. */
+/* Word i of a matrix, given its power of H. Column c is bit 2 * (c / 8) + c % 2 of word c / 2 % 4 of the product, so
+ * that a thread's counts are the bits of the word that belongs to it. */
 KVX_HD uint32_t kvx_matrix_word(unsigned matrix, unsigned i, kvx_gf power)
 {
     const unsigned column_low = i / 4 % 8, half = i / 32 % 2;

@@ -64,7 +64,9 @@ inline uint32_t kvx_warps_per_unit_mixed(uint32_t least, uint32_t n_segments)
 
 inline kvx_shape kvx_shape_of(int variant, const kvx_dev *dev, const kvx_work *work, const kvx_work_pair *pairs)
 {
-    const uint32_t least = variant == KVX_VARIANT_TENSOR ? kvx_variant_tensor::piece_warps : 1;
+    const bool tensor = variant == KVX_VARIANT_TENSOR;
+    const uint32_t least = tensor ? kvx_variant_tensor::piece_warps : kvx_variant_192k::piece_warps;
+    const uint32_t round_limit = tensor ? kvx_variant_tensor::units_per_round : kvx_variant_192k::units_per_round;
     const uint32_t n_units = work->n_pairs * work->n_segments, n_sms = dev->n_sms > 0 ? dev->n_sms : 1;
     kvx_shape shape;
     shape.warps_per_unit = kvx_warps_per_unit(least, n_units, n_sms);
@@ -74,7 +76,7 @@ inline kvx_shape kvx_shape_of(int variant, const kvx_dev *dev, const kvx_work *w
     }
     const uint32_t n_groups = KVX_CTA_WARPS / shape.warps_per_unit;
     const uint32_t n_turns = kvx_divide_up(n_units, n_sms * n_groups);
-    const uint32_t n_rounds = kvx_divide_up(n_turns, KVX_UNITS_PER_ROUND / n_groups);
+    const uint32_t n_rounds = kvx_divide_up(n_turns, round_limit / n_groups);
     shape.units_per_round = n_groups * (n_rounds > 0 ? kvx_divide_up(n_turns, n_rounds) : 1);
     const uint32_t n_ctas = kvx_divide_up(n_units, shape.units_per_round);
     shape.n_ctas = n_ctas == 0 ? 1 : n_ctas < n_sms ? n_ctas : n_sms;

@@ -82,22 +82,6 @@ struct open_io {
     }
 };
 
-template <class V> __device__ __forceinline__ void hash_turn(kvx_cta &cta, const kvx_turn &turn)
-{
-    if constexpr (V::tensor)
-        kvx_turn_hash(cta, turn, kvx_tensor_hash<V>(turn), kvx_tensor_weight<V>());
-    else
-        kvx_turn_hash(cta, turn, hash_piece<V>(turn), cta.key.weights[kvx_lane()]);
-}
-
-template <class V> __device__ __forceinline__ void decrypt_turn(const kvx_cta &cta, const kvx_turn &turn)
-{
-    if constexpr (V::tensor)
-        kvx_tensor_cipher<V>(cta, turn, open_io(*turn.unit));
-    else
-        decrypt_piece<V>(cta, turn);
-}
-
 /* Zeroes the unit's destination; by the whole CTA. */
 __device__ __forceinline__ void zero_destination(const kvx_unit &unit)
 {
@@ -182,27 +166,46 @@ __device__ void settle(const kvx_dev &dev, const kvx_work &work, const kvx_unit 
     kvx_result_write(dev, work, unit->pair, kvx_entry_verdict(dev, work, unit->pair));
 }
 
+/* A group's unit: its hash, its verdict, and only then its plaintext. */
+template <class V>
+__device__ __forceinline__ void open_turn(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
+                                          const kvx_work_pair *pairs, const kvx_turn &turn)
+{
+    if (!turn.unit)
+        return;
+    kvx_gf lane_sum;
+    if constexpr (V::tensor)
+        lane_sum = kvx_tensor_hash<V>(turn);
+    else
+        lane_sum = hash_piece<V>(turn);
+    kvx_turn_hash(cta, turn, lane_sum, kvx_lane_weight<V>(cta));
+    if (turn.warp == 0) {
+        const uint4 tag = kvx_turn_tag<V>(cta, turn);
+        if (kvx_lane() == 0)
+            turn.unit->verdict = judge(dev, work, pairs, *turn.unit, tag);
+    }
+    kvx_turn_sync(turn);
+    if (turn.unit->verdict != KVX_VERDICT_OK)
+        return;
+    if constexpr (V::tensor)
+        kvx_tensor_cipher<V>(cta, turn, open_io(*turn.unit));
+    else
+        decrypt_piece<V>(cta, turn);
+}
+
 template <class V>
 __device__ __forceinline__ void open_round(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
                                            const kvx_work_pair *pairs, uint32_t warps_per_unit, uint32_t n_units)
 {
     uint32_t waiting = kvx_units_waiting(cta, n_units);
     while (waiting != 0) {
-        const kvx_turn turn = kvx_turn_take<V>(cta, &waiting, warps_per_unit);
-        if (!kvx_turn_key<V>(cta, dev, turn, KVX_VERDICT_MISS, &waiting))
-            continue;
-        if (turn.unit)
-            hash_turn<V>(cta, turn);
-        __syncthreads();
-        if (turn.unit && turn.warp == 0) {
-            const uint4 tag = kvx_turn_tag<V>(cta, turn);
-            if (kvx_lane() == 0)
-                turn.unit->verdict = judge(dev, work, pairs, *turn.unit, tag);
-        }
-        __syncthreads();
-        if (turn.unit && turn.unit->verdict == KVX_VERDICT_OK)
-            decrypt_turn<V>(cta, turn);
+        uint32_t units = kvx_units_same_key<V>(cta, waiting);
+        waiting &= ~units;
+        if (kvx_units_key<V>(cta, dev, units, KVX_VERDICT_MISS))
+            while (units != 0)
+                open_turn<V>(cta, dev, work, pairs, kvx_turn_take<V>(cta, &units, warps_per_unit));
     }
+    __syncthreads();
     for (uint32_t u = 0; u < n_units; u++)
         if (cta.units[u].verdict != KVX_VERDICT_OK && cta.units[u].place.n_lanes != 0)
             zero_destination(cta.units[u]);
@@ -228,7 +231,7 @@ __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) open_kernel(const __grid_c
             settle(p.dev, p.work, &cta.units[threadIdx.x]);
         __syncthreads();
     }
-    kvx_cta_end<V>(cta);
+    kvx_cta_end<V>();
 }
 
 struct open_kernels {

@@ -11,7 +11,7 @@ template <unsigned Pairs> struct kvx_params {
     kvx_dev dev;
     kvx_work work;
     uint32_t warps_per_unit;  /* 1, 2, 4, 8 or 16 */
-    uint32_t units_per_round; /* of one CTA; at most 16 */
+    uint32_t units_per_round; /* of one CTA; at most the variant's */
     uint32_t n_ctas;          /* gridDim.x, from the constant bank: it takes no register for the whole kernel */
     kvx_work_pair pairs[Pairs];
 };

@@ -68,17 +68,6 @@ struct seal_io {
     }
 };
 
-/* The turn's piece, and its part of the hash. */
-template <class V> __device__ __forceinline__ void seal_turn(kvx_cta &cta, const kvx_turn &turn)
-{
-    if constexpr (V::tensor) {
-        kvx_tensor_cipher<V>(cta, turn, seal_io(*turn.unit));
-        kvx_turn_hash(cta, turn, kvx_tensor_hash<V>(turn), kvx_tensor_weight<V>());
-    } else {
-        kvx_turn_hash(cta, turn, seal_piece<V>(cta, turn), cta.key.weights[kvx_lane()]);
-    }
-}
-
 /* Takes the key of the tenant and pays for the unit's blocks. Returns the verdict, NONE for none. */
 __device__ uint32_t take_key(const kvx_dev &dev, uint32_t tenant, kvx_unit *unit)
 {
@@ -156,27 +145,41 @@ __device__ void release_source(const kvx_dev &dev, const kvx_work &work)
                            kvx_result_word(dev.words->prf_key, work.ticket, KVX_RESULT_RELEASED, KVX_VERDICT_OK));
 }
 
+/* A group's unit, from its first byte to its record. */
+template <class V> __device__ __forceinline__ void seal_turn(kvx_cta &cta, const kvx_work &work, const kvx_turn &turn)
+{
+    if (!turn.unit)
+        return;
+    kvx_gf lane_sum;
+    if constexpr (V::tensor) {
+        kvx_tensor_cipher<V>(cta, turn, seal_io(*turn.unit));
+        lane_sum = kvx_tensor_hash<V>(turn);
+    } else {
+        lane_sum = seal_piece<V>(cta, turn);
+    }
+    if (work.commit)
+        __threadfence_system();
+    kvx_turn_hash(cta, turn, lane_sum, kvx_lane_weight<V>(cta));
+    if (turn.warp != 0)
+        return;
+    const uint4 tag = kvx_turn_tag<V>(cta, turn);
+    if (kvx_lane() == 0)
+        write_record(work, turn.unit, tag);
+}
+
 template <class V>
 __device__ __forceinline__ void seal_round(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
                                            uint32_t warps_per_unit, uint32_t n_units)
 {
     uint32_t waiting = kvx_units_waiting(cta, n_units);
     while (waiting != 0) {
-        const kvx_turn turn = kvx_turn_take<V>(cta, &waiting, warps_per_unit);
-        if (!kvx_turn_key<V>(cta, dev, turn, KVX_VERDICT_REFUSED, &waiting))
-            continue;
-        if (turn.unit)
-            seal_turn<V>(cta, turn);
-        if (work.commit)
-            __threadfence_system();
-        __syncthreads();
-        if (turn.unit && turn.warp == 0) {
-            const uint4 tag = kvx_turn_tag<V>(cta, turn);
-            if (kvx_lane() == 0)
-                write_record(work, turn.unit, tag);
-        }
-        __syncthreads();
+        uint32_t units = kvx_units_same_key<V>(cta, waiting);
+        waiting &= ~units;
+        if (kvx_units_key<V>(cta, dev, units, KVX_VERDICT_REFUSED))
+            while (units != 0)
+                seal_turn<V>(cta, work, kvx_turn_take<V>(cta, &units, warps_per_unit));
     }
+    __syncthreads();
 }
 
 /* The copy engine takes a block's piece as a whole: of a unit that was not sealed it must find zeros, not what an
@@ -214,7 +217,7 @@ __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) seal_kernel(const __grid_c
     }
     if (p.work.released_result != 0 && threadIdx.x == 0)
         release_source(p.dev, p.work);
-    kvx_cta_end<V>(cta);
+    kvx_cta_end<V>();
 }
 
 struct seal_kernels {

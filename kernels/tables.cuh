@@ -15,7 +15,7 @@
 
 /* Shared addresses. The first KiB is the system's; kvx_launch_prepare checks that ours begins behind it. */
 #define KVX_SHARED_BASE 1024u
-#define KVX_TABLES_AT 4096u
+#define KVX_UNITS_LIMIT_PER_ROUND 32u /* a lane each */
 #define KVX_ROW_BYTES 256u
 #define KVX_PLANE_BYTES (256u * KVX_ROW_BYTES) /* two tables side by side */
 
@@ -25,11 +25,13 @@
 /* How many tables there is room for. The missing ones are rotations of those that are there. */
 template <unsigned AesTables, unsigned HashTables> struct kvx_variant {
     static constexpr bool tensor = false;
-    static constexpr unsigned piece_warps = 1;  /* that share a piece of a unit */
+    static constexpr unsigned units_per_round = 16;
+    static constexpr unsigned piece_warps = 1;               /* that share a piece of a unit */
     static constexpr unsigned step_blocks = KVX_TILE_BLOCKS; /* a piece is a multiple of it */
-    static constexpr unsigned aes_tables = AesTables;   /* 4: T0 to T3, or 2: T0, T1 */
-    static constexpr unsigned hash_tables = HashTables; /* 2: bytes 0 and 1, or 1: byte 0, in rows of 128 bytes */
-    static constexpr unsigned hash_at = KVX_TABLES_AT + AesTables / 2 * KVX_PLANE_BYTES;
+    static constexpr unsigned aes_tables = AesTables;        /* 4: T0 to T3, or 2: T0, T1 */
+    static constexpr unsigned hash_tables = HashTables;      /* 2: bytes 0 and 1, or 1: byte 0, in rows of 128 bytes */
+    static constexpr unsigned aes_at = 4096;
+    static constexpr unsigned hash_at = aes_at + AesTables / 2 * KVX_PLANE_BYTES;
     static constexpr unsigned end = hash_at + HashTables * KVX_PLANE_BYTES / 2;
     static constexpr unsigned shared_bytes = end - KVX_SHARED_BASE;
 };
@@ -40,10 +42,12 @@ using kvx_variant_96k = kvx_variant<2, 1>;
 /* All AES tables, and matrices for the tensor cores instead of GHASH tables (tensor.cuh). */
 struct kvx_variant_tensor {
     static constexpr bool tensor = true;
+    static constexpr unsigned units_per_round = KVX_UNITS_LIMIT_PER_ROUND;
     static constexpr unsigned piece_warps = 4;
     static constexpr unsigned step_blocks = KVX_MATRIX_STEP_BLOCKS;
     static constexpr unsigned aes_tables = 4, hash_tables = 0;
-    static constexpr unsigned hash_at = KVX_TABLES_AT + 2 * KVX_PLANE_BYTES;
+    static constexpr unsigned aes_at = 6144;
+    static constexpr unsigned hash_at = aes_at + 2 * KVX_PLANE_BYTES;
     static constexpr unsigned weights_at = hash_at + offsetof(kvx_key_matrices, row_weights);
     static constexpr unsigned end = hash_at + sizeof(kvx_key_matrices);
     static constexpr unsigned shared_bytes = end - KVX_SHARED_BASE;
@@ -106,14 +110,15 @@ template <class Variant, unsigned Byte> __device__ __forceinline__ uint32_t kvx_
 {
     constexpr unsigned half = Byte & 1, plane = Variant::aes_tables == 4 ? Byte / 2 : 0;
     const uint32_t at = __byte_perm(x, c.aes, 0x7604 | Byte << 4);
-    const uint32_t y = kvx_shared_word<KVX_TABLES_AT + plane * KVX_PLANE_BYTES + half * 128>(at);
+    const uint32_t y = kvx_shared_word<Variant::aes_at + plane * KVX_PLANE_BYTES + half * 128>(at);
     return Variant::aes_tables == 4 || Byte < 2 ? y : kvx_rotl32(y, 16);
 }
 
 /* T0[byte <Byte> of x], whose bytes 1 and 2 are the S-box: for the last round. */
-template <unsigned Byte> __device__ __forceinline__ uint32_t kvx_aes_look_up_sbox(kvx_columns c, uint32_t x)
+template <class Variant, unsigned Byte>
+__device__ __forceinline__ uint32_t kvx_aes_look_up_sbox(kvx_columns c, uint32_t x)
 {
-    return kvx_shared_word<KVX_TABLES_AT>(__byte_perm(x, c.aes, 0x7604 | Byte << 4));
+    return kvx_shared_word<Variant::aes_at>(__byte_perm(x, c.aes, 0x7604 | Byte << 4));
 }
 
 /* H^32 times the element whose byte <Table> is byte <Byte> of the big-endian word x (byte 0 is the highest). */
@@ -132,7 +137,7 @@ template <class Variant> __device__ void kvx_fill_aes_tables()
     const uint32_t mine = kvx_aes_table_word((uint8_t)(first + kvx_lane() % rows));
     for (unsigned i = 0; i < rows; i++) {
         const uint32_t word = __shfl_sync(0xffffffffu, mine, i);
-        const uint32_t at = KVX_TABLES_AT + (first + i) * KVX_ROW_BYTES + kvx_lane() * 4;
+        const uint32_t at = Variant::aes_at + (first + i) * KVX_ROW_BYTES + kvx_lane() * 4;
         for (unsigned table = 0; table < Variant::aes_tables; table++)
             kvx_shared_store(at + table / 2 * KVX_PLANE_BYTES + table % 2 * 128, kvx_rotl32(word, 8 * table));
     }

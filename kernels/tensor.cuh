@@ -209,7 +209,8 @@ __device__ __forceinline__ uint4 kvx_load_again(const uint4 *p)
     return x;
 }
 
-/* The thread's blocks of a step, as the tensor cores take them: for each tile words 0 and 1 of both blocks, then 2 and 3.
+/* The thread's blocks of a step, as the tensor cores take them: for each tile words 0 and 1 of both blocks, then 2
+ * and 3.
  */
 __device__ __forceinline__ void kvx_step_load(const uint4 *sealed, int32_t first, uint32_t a[KVX_MATRICES - 1][4])
 {
@@ -253,16 +254,20 @@ template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_hash(const kvx_t
     return row;
 }
 
-/* What kvx_tensor_hash's row weighs. */
-template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_weight()
+/* What a lane's sum is to be multiplied by: where its row, or its last block, stands in a piece. */
+template <class V> __device__ __forceinline__ kvx_gf kvx_lane_weight(const kvx_cta &cta)
 {
-    const uint32_t row = threadIdx.x / 32 % 4 * 16 + kvx_lane() % 16;
-    kvx_gf x;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.w[0]), "=r"(x.w[1]), "=r"(x.w[2]), "=r"(x.w[3])
-                 : "r"((uint32_t)V::weights_at + row * 16)
-                 : "memory");
-    return x;
+    if constexpr (!V::tensor) {
+        return cta.key.weights[kvx_lane()];
+    } else {
+        const uint32_t row = threadIdx.x / 32 % 4 * 16 + kvx_lane() % 16;
+        kvx_gf x;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x.w[0]), "=r"(x.w[1]), "=r"(x.w[2]), "=r"(x.w[3])
+                     : "r"((uint32_t)V::weights_at + row * 16)
+                     : "memory");
+        return x;
+    }
 }
 
 #endif

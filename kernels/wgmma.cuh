@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The binary tensor cores of sm_90a: a warpgroup (four warps) multiplies 64 rows of 256 bits, which its threads hold in
  * registers, by a matrix of ghash_matrix.h in shared memory, and counts the ones that meet. Thread 4g + j of warp w has
- * the bits of row 16w + g and of row 16w + g + 8 that meet words j of the matrix, and gets the counts that are the bits of
- * word j of the rows' products. */
+ * the bits of row 16w + g and of row 16w + g + 8 that meet words j of the matrix, and gets the counts that are the bits
+ * of word j of the rows' products. */
 #ifndef KVX_KERNELS_WGMMA_CUH
 #define KVX_KERNELS_WGMMA_CUH
 
@@ -63,8 +63,8 @@ __device__ __forceinline__ void kvx_wgmma_wait(uint32_t (&d)[64])
 #define KVX_COUNT_BITS 12
 static_assert(KVX_MATRICES * 256 < 1u << KVX_COUNT_BITS, "a count may need more bits");
 
-/* The parities of a thread's 32 counts for row g (upper 0) or g + 8 (upper 1), as a word. Three counts side by side in a
- * word are masked and moved together. */
+/* The parities of a thread's 32 counts for row g (upper 0) or g + 8 (upper 1), as a word. Three counts side by side in
+ * a word are masked and moved together. */
 __device__ __forceinline__ uint32_t kvx_parities(const uint32_t (&d)[64], unsigned upper)
 {
     constexpr uint32_t one = 1u << KVX_COUNT_BITS, mask = 1u | one | one << KVX_COUNT_BITS;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GHASH by bit matrices, as the tensor cores do it, played through on the CPU: counts of ones that meet, their parities,
- * rows, and at the end one multiplication a row. Held to GHASH block by block. */
+/* GHASH by bit matrices, as the tensor cores do it, played through on the CPU: counts of ones that meet, their
+ * parities, rows, and at the end one multiplication a row. Held to GHASH block by block. */
 #include "cmocka_door.h"
 
 #include <stdlib.h>

@@ -183,16 +183,26 @@ __device__ __forceinline__ void kvx_turn_hash(kvx_cta &cta, const kvx_turn &turn
     kvx_turn_sync(turn);
 }
 
-/* The unit's tag, as four little-endian words; computed by the first warp of the group. */
+/* Is this the warp that sees to the unit's tag? Those of different groups run on different quarters of the SM. */
+__device__ __forceinline__ bool kvx_turn_is_tagger(const kvx_turn &turn)
+{
+    return turn.warp == threadIdx.x / 32 / turn.n_warps % turn.n_warps;
+}
+
+/* The unit's tag, as four little-endian words; by one warp. */
 template <class V> __device__ __forceinline__ uint4 kvx_turn_tag(const kvx_cta &cta, const kvx_turn &turn)
 {
     const kvx_columns columns = kvx_lane_columns<V>();
-    const uint32_t bytes = turn.unit->bytes, counter = 1;
+    [[maybe_unused]] const uint32_t bytes = turn.unit->bytes;
+    const uint32_t counter = 1;
     kvx_counter_cache cache = kvx_unit_counters(*turn.unit);
-    const kvx_gf lengths = {{0, 0, bytes >> 29, bytes << 3}};
     uint32_t mask[1][4];
-    kvx_gf hash = kvx_lane() < turn.n_warps ? cta.partial[threadIdx.x / 32 + kvx_lane()] : kvx_gf_zero();
-    hash = kvx_gf_xor(kvx_gf_warp_sum(hash), kvx_gf_mul(lengths, cta.key.doublings[0]));
+    kvx_gf hash = kvx_lane() < turn.n_warps ? cta.partial[threadIdx.x / 32 - turn.warp + kvx_lane()] : kvx_gf_zero();
+    hash = kvx_gf_warp_sum(hash);
+    if constexpr (!V::tensor) { /* a lane of its own has done it */
+        const kvx_gf lengths = {{0, 0, bytes >> 29, bytes << 3}};
+        hash = kvx_gf_xor(hash, kvx_gf_mul(lengths, cta.key.doublings[0]));
+    }
     kvx_key_stream<V, 1, 1>(&cache, cta.key.round_keys, columns, &counter, mask);
     return make_uint4(kvx_bswap32(hash.w[0]) ^ mask[0][0], kvx_bswap32(hash.w[1]) ^ mask[0][1],
                       kvx_bswap32(hash.w[2]) ^ mask[0][2], kvx_bswap32(hash.w[3]) ^ mask[0][3]);

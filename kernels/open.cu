@@ -179,7 +179,7 @@ __device__ __forceinline__ void open_turn(kvx_cta &cta, const kvx_dev &dev, cons
     else
         lane_sum = hash_piece<V>(turn);
     kvx_turn_hash(cta, turn, lane_sum, kvx_lane_weight<V>(cta));
-    if (turn.warp == 0) {
+    if (kvx_turn_is_tagger(turn)) {
         const uint4 tag = kvx_turn_tag<V>(cta, turn);
         if (kvx_lane() == 0)
             turn.unit->verdict = judge(dev, work, pairs, *turn.unit, tag);

@@ -160,7 +160,7 @@ template <class V> __device__ __forceinline__ void seal_turn(kvx_cta &cta, const
     if (work.commit)
         __threadfence_system();
     kvx_turn_hash(cta, turn, lane_sum, kvx_lane_weight<V>(cta));
-    if (turn.warp != 0)
+    if (!kvx_turn_is_tagger(turn))
         return;
     const uint4 tag = kvx_turn_tag<V>(cta, turn);
     if (kvx_lane() == 0)

@@ -6,6 +6,7 @@
 #define KVX_KERNELS_TENSOR_CUH
 
 #include "cta.cuh"
+#include "sbox.cuh"
 #include "wgmma.cuh"
 
 /* The place of the thread's first block in a tile. */
@@ -60,7 +61,8 @@ __device__ __forceinline__ void kvx_tile_counters_set(kvx_tile_counters *counter
     kvx_counter_cache cache = kvx_unit_counters(unit);
 #pragma unroll
     for (unsigned n = 0; n < 2; n++) {
-        kvx_counter_cache_set<V>(&cache, cta.key.round_keys, c, (counter + 32 * n) >> 16);
+        if (cache.high != (counter + 32 * n) >> 16)
+            kvx_counter_cache_set<V>(&cache, cta.key.round_keys, c, (counter + 32 * n) >> 16);
         kvx_tile_counters_low<V>(cache, c, counter + 32 * n, counters->a[n]);
     }
     counters->round1 = cache.round1[1];
@@ -91,17 +93,24 @@ __device__ __forceinline__ void kvx_tile_counters_begin(kvx_tile_counters *count
 
 /* Words to bit planes and back: the thread's two blocks are 32 bytes, as many as a word has bits. Bit
  * 8k + i of plane b is bit b of byte k of word i. */
+__device__ __forceinline__ void kvx_planes_exchange(uint32_t *a, uint32_t *b, unsigned n, uint32_t mask)
+{
+    const uint32_t x = *a, y = *b, up = y << n, down = x >> n;
+    *a = kvx_lop3<0xe4>(x, up, mask); /* mask ? x : up */
+    *b = kvx_lop3<0xe4>(down, y, mask);
+}
+
 __device__ __forceinline__ void kvx_planes_transpose(uint32_t x[8])
 {
 #pragma unroll
     for (unsigned i = 0; i < 4; i++)
-        kvx_aes_swap_bits(&x[i], &x[i + 4], 4, 0x0f0f0f0fu);
+        kvx_planes_exchange(&x[i], &x[i + 4], 4, 0x0f0f0f0fu);
 #pragma unroll
     for (unsigned i = 0; i < 4; i++)
-        kvx_aes_swap_bits(&x[i + i / 2 * 2], &x[i + i / 2 * 2 + 2], 2, 0x33333333u);
+        kvx_planes_exchange(&x[i + i / 2 * 2], &x[i + i / 2 * 2 + 2], 2, 0x33333333u);
 #pragma unroll
     for (unsigned i = 0; i < 4; i++)
-        kvx_aes_swap_bits(&x[2 * i], &x[2 * i + 1], 1, 0x55555555u);
+        kvx_planes_exchange(&x[2 * i], &x[2 * i + 1], 1, 0x55555555u);
 }
 
 __device__ __forceinline__ void kvx_shift_rows(const uint32_t s[4], uint32_t t[4])
@@ -118,17 +127,11 @@ __device__ __forceinline__ void kvx_shift_rows(const uint32_t s[4], uint32_t t[4
  * arithmetic units are not. */
 __device__ __forceinline__ void kvx_last_round(uint32_t s[2][4])
 {
-    uint32_t x[8], in[8], out[8];
+    uint32_t x[8];
     kvx_shift_rows(s[0], x);
     kvx_shift_rows(s[1], x + 4);
     kvx_planes_transpose(x);
-#pragma unroll
-    for (unsigned i = 0; i < 8; i++)
-        in[i] = x[7 - i];
-    kvx_aes_sbox_planes(in, out);
-#pragma unroll
-    for (unsigned i = 0; i < 8; i++)
-        x[i] = out[7 - i];
+    kvx_sbox_planes(x);
     kvx_planes_transpose(x);
 #pragma unroll
     for (unsigned i = 0; i < 8; i++)
@@ -225,7 +228,26 @@ __device__ __forceinline__ void kvx_step_load(const uint4 *sealed, int32_t first
     }
 }
 
-/* Hashes the piece; returns row l of the warp's 16 in lane l, nothing in the upper lanes. */
+/* From the words that threads have of rows to a row in each of the lower lanes, and the length block to a lane. */
+__device__ __forceinline__ kvx_gf kvx_tensor_rows(const kvx_turn &turn, uint32_t lower, uint32_t upper)
+{
+    const uint32_t lane = kvx_lane(), bytes = turn.unit->bytes;
+    const bool last = lane == 16 && threadIdx.x / 32 % 4 == 0 && turn.piece.weight == 0;
+    kvx_gf row;
+    for (unsigned j = 0; j < 4; j++) {
+        const uint32_t x = __shfl_sync(0xffffffffu, lower, lane % 8 * 4 + j);
+        const uint32_t y = __shfl_sync(0xffffffffu, upper, lane % 8 * 4 + j);
+        row.w[j] = lane < 16 ? kvx_bswap32(lane < 8 ? x : y) : 0;
+    }
+    if (last) {
+        row.w[2] = bytes >> 29;
+        row.w[3] = bytes << 3;
+    }
+    return row;
+}
+
+/* Hashes the piece; returns row l of the warp's 16 in lane l. Lane 16 of a unit's last piece has the length block, the
+ * other lanes nothing. */
 template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_hash(const kvx_turn &turn)
 {
     const uint4 *sealed = reinterpret_cast<const uint4 *>(turn.unit->sealed);
@@ -245,28 +267,20 @@ template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_hash(const kvx_t
         rows[0] = kvx_parities(counts, 0);
         rows[1] = kvx_parities(counts, 1);
     }
-    kvx_gf row;
-    for (unsigned j = 0; j < 4; j++) {
-        const uint32_t lower = __shfl_sync(0xffffffffu, rows[0], kvx_lane() % 8 * 4 + j);
-        const uint32_t upper = __shfl_sync(0xffffffffu, rows[1], kvx_lane() % 8 * 4 + j);
-        row.w[j] = kvx_lane() < 16 ? kvx_bswap32(kvx_lane() < 8 ? lower : upper) : 0;
-    }
-    return row;
+    return kvx_tensor_rows(turn, rows[0], rows[1]);
 }
 
-/* What a lane's sum is to be multiplied by: where its row, or its last block, stands in a piece. */
+/* What a lane's sum is to be multiplied by: where its row, or its last block, stands in a piece; the length block, by
+ * H.
+ */
 template <class V> __device__ __forceinline__ kvx_gf kvx_lane_weight(const kvx_cta &cta)
 {
     if constexpr (!V::tensor) {
         return cta.key.weights[kvx_lane()];
     } else {
-        const uint32_t row = threadIdx.x / 32 % 4 * 16 + kvx_lane() % 16;
-        kvx_gf x;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x.w[0]), "=r"(x.w[1]), "=r"(x.w[2]), "=r"(x.w[3])
-                     : "r"((uint32_t)V::weights_at + row * 16)
-                     : "memory");
-        return x;
+        const kvx_gf *weights = reinterpret_cast<const kvx_gf *>(
+            __cvta_shared_to_generic(V::weights_at + threadIdx.x / 32 % 4 * 16 * sizeof(kvx_gf)));
+        return kvx_lane() < 16 ? weights[kvx_lane()] : cta.key.doublings[0];
     }
 }
 

@@ -60,7 +60,7 @@ __device__ __forceinline__ void kvx_wgmma_wait(uint32_t (&d)[64])
     asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" : KVX_COUNTS("+r") : : "memory");
 }
 
-#define KVX_COUNT_BITS 12
+#define KVX_COUNT_BITS 11
 static_assert(KVX_MATRICES * 256 < 1u << KVX_COUNT_BITS, "a count may need more bits");
 
 /* The parities of a thread's 32 counts for row g (upper 0) or g + 8 (upper 1), as a word. Three counts side by side in

@@ -189,23 +189,53 @@ __device__ __forceinline__ bool kvx_turn_is_tagger(const kvx_turn &turn)
     return turn.warp == threadIdx.x / 32 / turn.n_warps % turn.n_warps;
 }
 
+/* What masks the hash of a unit: the cipher's output for counter 1. */
+template <class V> __device__ __forceinline__ kvx_gf kvx_unit_mask(const kvx_cta &cta, const kvx_unit &unit)
+{
+    const kvx_columns columns = kvx_lane_columns<V>();
+    const uint32_t counter = 1;
+    kvx_counter_cache cache = kvx_unit_counters(unit);
+    uint32_t mask[1][4];
+    kvx_key_stream<V, 1, 1>(&cache, cta.key.round_keys, columns, &counter, mask);
+    return {{mask[0][0], mask[0][1], mask[0][2], mask[0][3]}};
+}
+
+template <class V> __device__ __forceinline__ uint32_t kvx_mask_at(uint32_t group, uint32_t unit)
+{
+    return V::masks_at + (group * V::units_per_round + unit) * KVX_TAG_BYTES;
+}
+
+/* Masks for all of `units` at once, a lane each, where there is room for them. Each group's tagger makes its own. */
+template <class V>
+__device__ __forceinline__ void kvx_units_masks(const kvx_cta &cta, uint32_t units, uint32_t warps_per_unit)
+{
+    if constexpr (V::tensor) {
+        const uint32_t warp = threadIdx.x / 32, group = warp / warps_per_unit;
+        if (warp % warps_per_unit != group % warps_per_unit || group >= (uint32_t)__popc(units))
+            return;
+        const kvx_gf mask = kvx_unit_mask<V>(cta, cta.units[kvx_lane()]);
+        if (units >> kvx_lane() & 1)
+            kvx_shared_store(kvx_mask_at<V>(group, kvx_lane()), mask);
+        __syncwarp();
+    }
+}
+
 /* The unit's tag, as four little-endian words; by one warp. */
 template <class V> __device__ __forceinline__ uint4 kvx_turn_tag(const kvx_cta &cta, const kvx_turn &turn)
 {
-    const kvx_columns columns = kvx_lane_columns<V>();
-    [[maybe_unused]] const uint32_t bytes = turn.unit->bytes;
-    const uint32_t counter = 1;
-    kvx_counter_cache cache = kvx_unit_counters(*turn.unit);
-    uint32_t mask[1][4];
-    kvx_gf hash = kvx_lane() < turn.n_warps ? cta.partial[threadIdx.x / 32 - turn.warp + kvx_lane()] : kvx_gf_zero();
+    const uint32_t warp = threadIdx.x / 32;
+    kvx_gf mask, hash = kvx_lane() < turn.n_warps ? cta.partial[warp - turn.warp + kvx_lane()] : kvx_gf_zero();
     hash = kvx_gf_warp_sum(hash);
-    if constexpr (!V::tensor) { /* a lane of its own has done it */
-        const kvx_gf lengths = {{0, 0, bytes >> 29, bytes << 3}};
+    if constexpr (V::tensor) { /* the length block was a lane's, the mask was made before */
+        const uint32_t at = kvx_mask_at<V>(warp / turn.n_warps, (uint32_t)(turn.unit - cta.units));
+        mask = *reinterpret_cast<const kvx_gf *>(__cvta_shared_to_generic(at));
+    } else {
+        const kvx_gf lengths = {{0, 0, turn.unit->bytes >> 29, turn.unit->bytes << 3}};
         hash = kvx_gf_xor(hash, kvx_gf_mul(lengths, cta.key.doublings[0]));
+        mask = kvx_unit_mask<V>(cta, *turn.unit);
     }
-    kvx_key_stream<V, 1, 1>(&cache, cta.key.round_keys, columns, &counter, mask);
-    return make_uint4(kvx_bswap32(hash.w[0]) ^ mask[0][0], kvx_bswap32(hash.w[1]) ^ mask[0][1],
-                      kvx_bswap32(hash.w[2]) ^ mask[0][2], kvx_bswap32(hash.w[3]) ^ mask[0][3]);
+    return make_uint4(kvx_bswap32(hash.w[0]) ^ mask.w[0], kvx_bswap32(hash.w[1]) ^ mask.w[1],
+                      kvx_bswap32(hash.w[2]) ^ mask.w[2], kvx_bswap32(hash.w[3]) ^ mask.w[3]);
 }
 
 #endif

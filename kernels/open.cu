@@ -201,9 +201,11 @@ __device__ __forceinline__ void open_round(kvx_cta &cta, const kvx_dev &dev, con
     while (waiting != 0) {
         uint32_t units = kvx_units_same_key<V>(cta, waiting);
         waiting &= ~units;
-        if (kvx_units_key<V>(cta, dev, units, KVX_VERDICT_MISS))
-            while (units != 0)
-                open_turn<V>(cta, dev, work, pairs, kvx_turn_take<V>(cta, &units, warps_per_unit));
+        if (!kvx_units_key<V>(cta, dev, units, KVX_VERDICT_MISS))
+            continue;
+        kvx_units_masks<V>(cta, units, warps_per_unit);
+        while (units != 0)
+            open_turn<V>(cta, dev, work, pairs, kvx_turn_take<V>(cta, &units, warps_per_unit));
     }
     __syncthreads();
     for (uint32_t u = 0; u < n_units; u++)

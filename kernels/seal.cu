@@ -175,9 +175,11 @@ __device__ __forceinline__ void seal_round(kvx_cta &cta, const kvx_dev &dev, con
     while (waiting != 0) {
         uint32_t units = kvx_units_same_key<V>(cta, waiting);
         waiting &= ~units;
-        if (kvx_units_key<V>(cta, dev, units, KVX_VERDICT_REFUSED))
-            while (units != 0)
-                seal_turn<V>(cta, work, kvx_turn_take<V>(cta, &units, warps_per_unit));
+        if (!kvx_units_key<V>(cta, dev, units, KVX_VERDICT_REFUSED))
+            continue;
+        kvx_units_masks<V>(cta, units, warps_per_unit);
+        while (units != 0)
+            seal_turn<V>(cta, work, kvx_turn_take<V>(cta, &units, warps_per_unit));
     }
     __syncthreads();
 }

@@ -49,7 +49,8 @@ struct kvx_variant_tensor {
     static constexpr unsigned aes_at = 6144;
     static constexpr unsigned hash_at = aes_at + 2 * KVX_PLANE_BYTES;
     static constexpr unsigned weights_at = hash_at + offsetof(kvx_key_matrices, row_weights);
-    static constexpr unsigned end = hash_at + sizeof(kvx_key_matrices);
+    static constexpr unsigned masks_at = hash_at + sizeof(kvx_key_matrices); /* of tags; a set for each group */
+    static constexpr unsigned end = masks_at + KVX_CTA_WARPS / piece_warps * units_per_round * KVX_TAG_BYTES;
     static constexpr unsigned shared_bytes = end - KVX_SHARED_BASE;
 };
 static_assert(kvx_variant_160k::shared_bytes <= 163 * 1024, "sm_80");

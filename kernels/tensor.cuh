@@ -215,12 +215,13 @@ __device__ __forceinline__ uint4 kvx_load_again(const uint4 *p)
 /* The thread's blocks of a step, as the tensor cores take them: for each tile words 0 and 1 of both blocks, then 2
  * and 3.
  */
-__device__ __forceinline__ void kvx_step_load(const uint4 *sealed, int32_t first, uint32_t a[KVX_MATRICES - 1][4])
+__device__ __forceinline__ void kvx_step_load(const uint4 *sealed, int32_t first, int32_t end,
+                                              uint32_t a[KVX_MATRICES - 1][4])
 {
 #pragma unroll
     for (int n = 0; n < (int)KVX_MATRICES - 1; n++) {
         const int32_t i = first + n / 2 * (int)KVX_MATRIX_TILE_BLOCKS + n % 2 * 32;
-        const uint4 x = i >= 0 ? kvx_load_again(sealed + i) : make_uint4(0, 0, 0, 0);
+        const uint4 x = i >= 0 && first < end ? kvx_load_again(sealed + i) : make_uint4(0, 0, 0, 0);
         a[n / 2 * 2][n % 2] = x.x;
         a[n / 2 * 2][n % 2 + 2] = x.y;
         a[n / 2 * 2 + 1][n % 2] = x.z;
@@ -254,10 +255,17 @@ template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_hash(const kvx_t
     const uint64_t matrices = kvx_matrix_descriptor(V::hash_at);
     const int32_t end = turn.piece.end;
     uint32_t rows[4] = {0, 0, 0, 0}; /* the last two are the words that Horner's matrix does not have */
+    int32_t i = turn.piece.first + kvx_tile_place();
+    uint32_t next[KVX_MATRICES - 1][4];
+    kvx_step_load(sealed, i, end, next);
 #pragma unroll 1
-    for (int32_t i = turn.piece.first + kvx_tile_place(); i < end; i += (int32_t)KVX_MATRIX_STEP_BLOCKS) {
+    while (i < end) {
         uint32_t a[KVX_MATRICES - 1][4], counts[64];
-        kvx_step_load(sealed, i, a);
+#pragma unroll
+        for (unsigned n = 0; n < (KVX_MATRICES - 1) * 4; n++)
+            a[n / 4][n % 4] = next[n / 4][n % 4];
+        i += (int32_t)KVX_MATRIX_STEP_BLOCKS;
+        kvx_step_load(sealed, i, end, next);
         kvx_wgmma_fence();
         kvx_wgmma_set(counts, rows, matrices + KVX_MATRIX_HORNER * KVX_MATRIX_DESCRIPTORS);
 #pragma unroll
@@ -270,9 +278,8 @@ template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_hash(const kvx_t
     return kvx_tensor_rows(turn, rows[0], rows[1]);
 }
 
-/* What a lane's sum is to be multiplied by: where its row, or its last block, stands in a piece; the length block, by
- * H.
- */
+/* What a lane's sum is to be multiplied by: where its row, or its last block, stands in a piece; the
+ * length block, by H. */
 template <class V> __device__ __forceinline__ kvx_gf kvx_lane_weight(const kvx_cta &cta)
 {
     if constexpr (!V::tensor) {

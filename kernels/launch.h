@@ -37,7 +37,7 @@ typedef struct kvx_dev {
 typedef struct kvx_work {
     uint64_t ticket;
     uint64_t store_id;
-    uint8_t *staged; /* ring chunk that holds the sealed bytes; NULL: straight to or from the slots (store only) */
+    uint8_t *staged; /* ring chunk, in GPU memory, with the sealed bytes; NULL: straight to the slots (store only) */
     uint64_t staged_stride; /* bytes from one pair's first unit in the chunk to the next pair's */
     uint32_t n_pairs;
     uint32_t first_index; /* of pairs[0] in the batch */

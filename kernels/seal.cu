@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seals units: gather, encrypt, hash what was encrypted while it is still in registers, write it once. Nothing is read
- * back from where it was written. */
+/* Seals units: gather, encrypt, hash, write once. What goes straight to the host is hashed while it is still in
+ * registers and never read back; what stays in GPU memory at first may be (tensor cores). */
 #include "launch.cuh"
 
 namespace

@@ -141,9 +141,7 @@ __device__ __forceinline__ void kvx_last_round(uint32_t s[2][4])
 /* ---------------------------------------------------------------------------------------------------------- passes */
 
 /* How many round keys stay in registers during a cipher pass; the others are read from shared memory for each tile. */
-#ifndef KVX_KEPT_ROUNDS
 #define KVX_KEPT_ROUNDS 10u
-#endif
 
 /* A round key into registers, to stay there: the compiler would load it again for each tile. */
 __device__ __forceinline__ uint4 kvx_key_to_registers(const uint4 *key)

@@ -152,8 +152,9 @@ __device__ uint32_t judge(const kvx_dev &dev, const kvx_work &work, const kvx_wo
     return KVX_VERDICT_TAMPERED;
 }
 
-/* Counts the unit as done; the unit that completes its block tells the host. */
-__device__ void settle(const kvx_dev &dev, const kvx_work &work, const kvx_unit *unit)
+/* Not inlined: what it needs would be spilled in the loop around it. Counts the unit as done; the unit that completes
+ * its block tells the host. */
+__device__ __noinline__ void settle(const kvx_dev &dev, const kvx_work &work, const kvx_unit *unit)
 {
     if (unit->n_expected == 0)
         return;

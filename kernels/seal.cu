@@ -84,9 +84,10 @@ __device__ uint32_t take_key(const kvx_dev &dev, uint32_t tenant, kvx_unit *unit
     return KVX_VERDICT_NONE;
 }
 
-/* Everything that must have happened before a byte leaves: bounds, claim, key, number. */
-__device__ void resolve(const kvx_dev &dev, const kvx_work &work, const kvx_work_pair *pairs, uint32_t item,
-                        kvx_unit *unit)
+/* Not inlined, as settle below: their values would be spilled in the loop around them.
+ * Everything that must have happened before a byte leaves: bounds, claim, key, number. */
+__device__ __noinline__ void resolve(const kvx_dev &dev, const kvx_work &work, const kvx_work_pair *pairs,
+                                     uint32_t item, kvx_unit *unit)
 {
     const kvx_unit_range range = {work.first_segment, work.first_segment + work.n_segments};
     unit->pair = (uint16_t)(item / work.n_segments);
@@ -118,7 +119,8 @@ __device__ __forceinline__ void write_record(const kvx_work &work, kvx_unit *uni
 }
 
 /* Notes the verdict of a unit; the unit that completes its block commits it, if that is up to this launch. */
-__device__ void settle(const kvx_dev &dev, const kvx_work &work, const kvx_work_pair *pairs, const kvx_unit *unit)
+__device__ __noinline__ void settle(const kvx_dev &dev, const kvx_work &work, const kvx_work_pair *pairs,
+                                    const kvx_unit *unit)
 {
     if (unit->n_expected == 0)
         return;

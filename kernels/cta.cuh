@@ -17,6 +17,7 @@ struct kvx_cta {
     uint32_t piece_weight[KVX_CTA_WARPS];
     uint32_t key_slot, key_generation; /* of what is loaded */
     uint32_t key_good;
+    uint32_t first_item, end_item;             /* left to do, from this round on: kept here, registers are short */
     kvx_unit units[KVX_UNITS_LIMIT_PER_ROUND]; /* not all are there in variants with smaller rounds */
 };
 
@@ -30,21 +31,22 @@ __device__ __forceinline__ kvx_cta &kvx_cta_state()
     return *reinterpret_cast<kvx_cta *>(kvx_shared);
 }
 
-/* The unit that this warp's group works on, if any. */
+/* A unit that this warp's group works on. */
 struct kvx_turn {
-    kvx_unit *unit;
-    kvx_piece piece;
-    uint32_t warp;    /* in the group */
-    uint32_t n_warps; /* of the group */
+    uint32_t unit;    /* of the round */
+    uint32_t n_warps; /* of the group: a power of two */
+    uint32_t side;    /* alternates from turn to turn: of what a slow warp may still read, there are two */
 };
 
 /* Ready after the next barrier. */
-template <class V> __device__ __forceinline__ void kvx_cta_begin(kvx_cta &cta)
+template <class V> __device__ __forceinline__ void kvx_cta_begin(kvx_cta &cta, kvx_span items)
 {
     kvx_fill_aes_tables<V>();
     if (threadIdx.x == 0) {
         cta.key_slot = UINT32_MAX;
         cta.key_good = 0;
+        cta.first_item = items.first;
+        cta.end_item = items.end;
     }
 }
 
@@ -57,11 +59,13 @@ template <class V> __device__ __forceinline__ void kvx_cta_end()
     kvx_clear_hash_tables<V>();
 }
 
-/* Bit u: unit u of the round still waits to be worked on. */
+/* Bit u: unit u of the round still waits to be worked on. By the whole CTA, which then may work. */
 __device__ __forceinline__ uint32_t kvx_units_waiting(const kvx_cta &cta, uint32_t n_units)
 {
     const bool waits = kvx_lane() < n_units && cta.units[kvx_lane()].verdict == KVX_VERDICT_NONE;
-    return __ballot_sync(0xffffffffu, waits);
+    const uint32_t waiting = __ballot_sync(0xffffffffu, waits);
+    __syncthreads(); /* or a warp that is late might see verdicts of this very round */
+    return waiting;
 }
 
 /* Of the units in `waiting`, those with the first one's key. */
@@ -73,34 +77,38 @@ template <class V> __device__ __forceinline__ uint32_t kvx_units_same_key(const 
     return __ballot_sync(0xffffffffu, same) & waiting;
 }
 
-/* Takes a unit for each group out of `units`. All warps get the same sets, each the unit of its group. */
-template <class V>
-__device__ __forceinline__ kvx_turn kvx_turn_take(kvx_cta &cta, uint32_t *units, uint32_t warps_per_unit)
+/* Takes a unit for each group out of `units`, which has some. All warps get the same sets, each the unit of its group.
+ * There are as many groups as have a unit each: of the last few units each gets more warps than the others had. */
+template <class V> __device__ __forceinline__ kvx_turn kvx_turn_take(uint32_t *units, uint32_t side)
 {
-    const uint32_t warp = threadIdx.x / 32, n_groups = KVX_CTA_WARPS / warps_per_unit;
-    kvx_turn turn;
-    turn.warp = warp % warps_per_unit;
-    turn.n_warps = warps_per_unit;
-    turn.unit = nullptr;
-    for (uint32_t group = 0; group < n_groups && *units != 0; group++) {
-        if (group == warp / warps_per_unit)
-            turn.unit = &cta.units[__ffs(*units) - 1];
+    constexpr uint32_t n_groups_limit = KVX_CTA_WARPS / V::piece_warps;
+    const uint32_t n = min((uint32_t)__popc(*units), n_groups_limit);
+    const uint32_t n_groups = 1u << (31 - __clz((int)n));
+    kvx_turn turn = {0, KVX_CTA_WARPS / n_groups, side};
+    for (uint32_t group = 0; group < n_groups; group++) {
+        if (group == threadIdx.x / 32 / turn.n_warps)
+            turn.unit = (uint32_t)__ffs((int)*units) - 1;
         *units &= *units - 1;
     }
-    if (turn.unit)
-        turn.piece = kvx_piece_of<V>(turn.unit->bytes / 16, turn.warp / V::piece_warps, turn.n_warps / V::piece_warps);
     return turn;
 }
 
-/* Waits for the other warps of the group. */
-__device__ __forceinline__ void kvx_turn_sync(const kvx_turn &turn)
+/* The part of the unit that this warp takes, or its piece's warps together. */
+template <class V> __device__ __forceinline__ kvx_piece kvx_turn_piece(const kvx_cta &cta, kvx_turn turn)
+{
+    return kvx_piece_of<V>(cta.units[turn.unit].bytes / 16, threadIdx.x / 32 % turn.n_warps / V::piece_warps,
+                           turn.n_warps / V::piece_warps);
+}
+
+/* Waits for the other warps of the group. Each group of each size has a barrier of its own. */
+__device__ __forceinline__ void kvx_turn_sync(kvx_turn turn)
 {
     if (turn.n_warps == 1)
         __syncwarp();
     else
         asm volatile("bar.sync %0, %1;"
                      :
-                     : "r"(threadIdx.x / 32 / turn.n_warps + 1), "r"(turn.n_warps * 32)
+                     : "r"((KVX_CTA_WARPS + threadIdx.x / 32) / turn.n_warps), "r"(turn.n_warps * 32)
                      : "memory");
 }
 
@@ -131,12 +139,12 @@ __device__ __forceinline__ void kvx_key_load(kvx_cta &cta, const kvx_key_slot *k
 
 /* Makes the key of `units`, which is the same, the loaded one. False: it is dead; the units get `refusal`. */
 template <class V>
-__device__ __forceinline__ bool kvx_units_key(kvx_cta &cta, const kvx_dev &dev, uint32_t units, uint32_t refusal)
+__device__ __forceinline__ bool kvx_units_key(kvx_cta &cta, const kvx_key_slot *keys, uint32_t units, uint32_t refusal)
 {
     const kvx_unit &first = cta.units[__ffs(units) - 1];
     const uint32_t slot = first.key_slot, generation = first.key_generation;
     if (!cta.key_good || cta.key_slot != slot || cta.key_generation != generation)
-        kvx_key_load<V>(cta, &dev.keys[slot], slot, generation);
+        kvx_key_load<V>(cta, &keys[slot], slot, generation);
     if (cta.key_good)
         return true;
     if (threadIdx.x < V::units_per_round && (units >> threadIdx.x & 1))
@@ -169,27 +177,48 @@ __device__ __forceinline__ kvx_gf kvx_piece_power(kvx_cta &cta, uint32_t weight)
     return cta.piece_power[warp];
 }
 
-/* From the lanes' sums and what each is to be multiplied by, the warp's part of the unit's hash, times H (for the
- * length block will follow). Left for kvx_turn_tag. The group waits for its first warp, which may still be at the last
- * unit's. */
-__device__ __forceinline__ void kvx_turn_hash(kvx_cta &cta, const kvx_turn &turn, kvx_gf lane_sum, kvx_gf weight)
-{
-    kvx_gf hash = kvx_gf_warp_sum(kvx_gf_mul(lane_sum, weight));
-    if (turn.piece.weight != 0)
-        hash = kvx_gf_mul(hash, kvx_piece_power(cta, turn.piece.weight));
-    kvx_turn_sync(turn);
-    if (kvx_lane() == 0)
-        cta.partial[threadIdx.x / 32] = hash;
-    kvx_turn_sync(turn);
-}
-
 /* Is this the warp that sees to the unit's tag? Those of different groups run on different quarters of the SM. */
-__device__ __forceinline__ bool kvx_turn_is_tagger(const kvx_turn &turn)
+template <class V> __device__ __forceinline__ bool kvx_turn_is_tagger(kvx_turn turn)
 {
-    return turn.warp == threadIdx.x / 32 / turn.n_warps % turn.n_warps;
+    const uint32_t warp = threadIdx.x / 32, group = warp / turn.n_warps;
+    if constexpr (V::tensor) /* one of those that fold, whatever the group's size */
+        return warp % turn.n_warps == group * turn.n_warps / V::piece_warps % V::piece_warps;
+    else
+        return warp % turn.n_warps == group % turn.n_warps;
 }
 
-/* What masks the hash of a unit: the cipher's output for counter 1. */
+/* From the hashes of the unit's pieces, each in all lanes of one warp (`has_piece`), to that of the unit, times H (for
+ * the length block will follow). True in the tagger, which gets it. The group waits for its tagger, which may still be
+ * at the last unit's. */
+template <class V>
+__device__ __forceinline__ bool kvx_turn_sum(kvx_cta &cta, kvx_turn turn, bool has_piece, kvx_gf *hash)
+{
+    const uint32_t warp = threadIdx.x / 32, n_pieces = turn.n_warps / V::piece_warps;
+    const uint32_t weight = kvx_turn_piece<V>(cta, turn).weight;
+    if (n_pieces == 1)
+        return kvx_turn_is_tagger<V>(turn);
+    if (has_piece && weight != 0)
+        *hash = kvx_gf_mul(*hash, kvx_piece_power(cta, weight));
+    if (!V::tensor) /* there the group has met already */
+        kvx_turn_sync(turn);
+    if (has_piece && kvx_lane() == 0)
+        cta.partial[warp / V::piece_warps] = *hash;
+    kvx_turn_sync(turn);
+    if (!kvx_turn_is_tagger<V>(turn))
+        return false;
+    const uint32_t first = warp / turn.n_warps * n_pieces;
+    *hash = kvx_gf_warp_sum(kvx_lane() < n_pieces ? cta.partial[first + kvx_lane()] : kvx_gf_zero());
+    return true;
+}
+
+/* What the length block adds to the hash of a unit. */
+__device__ __forceinline__ kvx_gf kvx_unit_lengths(const kvx_cta &cta, const kvx_unit &unit)
+{
+    return kvx_gf_mul({{0, 0, unit.bytes >> 29, unit.bytes << 3}}, cta.key.doublings[0]);
+}
+
+/* What is added to the hash of a unit to make its tag, as words of the tag: the cipher's output for counter 1, and
+ * the length block's part. */
 template <class V> __device__ __forceinline__ kvx_gf kvx_unit_mask(const kvx_cta &cta, const kvx_unit &unit)
 {
     const kvx_columns columns = kvx_lane_columns<V>();
@@ -197,43 +226,39 @@ template <class V> __device__ __forceinline__ kvx_gf kvx_unit_mask(const kvx_cta
     kvx_counter_cache cache = kvx_unit_counters(unit);
     uint32_t mask[1][4];
     kvx_key_stream<V, 1, 1>(&cache, cta.key.round_keys, columns, &counter, mask);
-    return {{mask[0][0], mask[0][1], mask[0][2], mask[0][3]}};
+    const kvx_gf lengths = kvx_unit_lengths(cta, unit);
+    return {{mask[0][0] ^ kvx_bswap32(lengths.w[0]), mask[0][1] ^ kvx_bswap32(lengths.w[1]),
+             mask[0][2] ^ kvx_bswap32(lengths.w[2]), mask[0][3] ^ kvx_bswap32(lengths.w[3])}};
 }
 
-template <class V> __device__ __forceinline__ uint32_t kvx_mask_at(uint32_t group, uint32_t unit)
+template <class V> __device__ __forceinline__ uint32_t kvx_mask_at(uint32_t unit)
 {
-    return V::masks_at + (group * V::units_per_round + unit) * KVX_TAG_BYTES;
+    const uint32_t set = threadIdx.x / 32 / V::piece_warps;
+    return V::masks_at + (set * V::units_per_round + unit) * KVX_TAG_BYTES;
 }
 
-/* Masks for all of `units` at once, a lane each, where there is room for them. Each group's tagger makes its own. */
-template <class V>
-__device__ __forceinline__ void kvx_units_masks(const kvx_cta &cta, uint32_t units, uint32_t warps_per_unit)
+/* Masks for all of `units` at once, a lane each, where there is room for them. Each warp that may have to make tags
+ * makes its own set. */
+template <class V> __device__ __forceinline__ void kvx_units_masks(const kvx_cta &cta, uint32_t units)
 {
     if constexpr (V::tensor) {
-        const uint32_t warp = threadIdx.x / 32, group = warp / warps_per_unit;
-        if (warp % warps_per_unit != group % warps_per_unit || group >= (uint32_t)__popc(units))
+        if (!kvx_turn_is_tagger<V>({0, V::piece_warps, 0}))
             return;
         const kvx_gf mask = kvx_unit_mask<V>(cta, cta.units[kvx_lane()]);
         if (units >> kvx_lane() & 1)
-            kvx_shared_store(kvx_mask_at<V>(group, kvx_lane()), mask);
+            kvx_shared_store(kvx_mask_at<V>(kvx_lane()), mask);
         __syncwarp();
     }
 }
 
-/* The unit's tag, as four little-endian words; by one warp. */
-template <class V> __device__ __forceinline__ uint4 kvx_turn_tag(const kvx_cta &cta, const kvx_turn &turn)
+/* The unit's tag, as four little-endian words, from its hash; by one warp. */
+template <class V> __device__ __forceinline__ uint4 kvx_turn_tag(const kvx_cta &cta, kvx_turn turn, kvx_gf hash)
 {
-    const uint32_t warp = threadIdx.x / 32;
-    kvx_gf mask, hash = kvx_lane() < turn.n_warps ? cta.partial[warp - turn.warp + kvx_lane()] : kvx_gf_zero();
-    hash = kvx_gf_warp_sum(hash);
-    if constexpr (V::tensor) { /* the length block was a lane's, the mask was made before */
-        const uint32_t at = kvx_mask_at<V>(warp / turn.n_warps, (uint32_t)(turn.unit - cta.units));
-        mask = *reinterpret_cast<const kvx_gf *>(__cvta_shared_to_generic(at));
-    } else {
-        const kvx_gf lengths = {{0, 0, turn.unit->bytes >> 29, turn.unit->bytes << 3}};
-        hash = kvx_gf_xor(hash, kvx_gf_mul(lengths, cta.key.doublings[0]));
-        mask = kvx_unit_mask<V>(cta, *turn.unit);
-    }
+    kvx_gf mask;
+    if constexpr (V::tensor) /* made before */
+        mask = kvx_shared_load(kvx_mask_at<V>(turn.unit));
+    else
+        mask = kvx_unit_mask<V>(cta, cta.units[turn.unit]);
     return make_uint4(kvx_bswap32(hash.w[0]) ^ mask.w[0], kvx_bswap32(hash.w[1]) ^ mask.w[1],
                       kvx_bswap32(hash.w[2]) ^ mask.w[2], kvx_bswap32(hash.w[3]) ^ mask.w[3]);
 }

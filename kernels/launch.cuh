@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <cstring>
 
+#include "table.cuh"
 #include "tensor.cuh"
 
 /* The attributes of the kernels of seal.cu and open.cu, of `largest` and all smaller variants; called by
@@ -13,74 +14,16 @@
 int kvx_prepare_seal(int largest);
 int kvx_prepare_open(int largest);
 
-struct kvx_shape {
-    uint32_t warps_per_unit, units_per_round, n_ctas;
-};
-
 inline uint32_t kvx_divide_up(uint32_t a, uint32_t b)
 {
     return (a + b - 1) / b;
 }
 
-/* Do tenants, and so keys, change often from pair to pair? */
-inline bool kvx_pairs_mix_tenants(const kvx_work_pair *pairs, uint32_t n_pairs)
+/* One CTA on each SM, but none without a unit; how many warps a unit gets, CTAs see for themselves. */
+inline uint32_t kvx_ctas_of(uint32_t n_sms, uint32_t n_units)
 {
-    uint32_t n_changes = 0;
-    for (uint32_t i = 1; i < n_pairs; i++)
-        n_changes += pairs[i].tenant != pairs[i - 1].tenant;
-    return n_changes * 16 > n_pairs;
-}
-
-/* As few warps to a unit as keep all SMs equally busy: more cost a little, idle SMs cost more. */
-inline uint32_t kvx_warps_per_unit(uint32_t least, uint32_t n_units, uint32_t n_sms)
-{
-    uint32_t best = least, best_cost = UINT32_MAX;
-    for (uint32_t warps = least; warps <= KVX_CTA_WARPS; warps *= 2) {
-        const uint32_t n_turns = kvx_divide_up(n_units, n_sms * (KVX_CTA_WARPS / warps));
-        const uint32_t cost = n_turns * (KVX_CTA_WARPS / warps); /* time, in sixteenths of a unit on one warp */
-        if (best_cost == UINT32_MAX || cost + cost / 16 < best_cost) {
-            best = warps;
-            best_cost = cost;
-        }
-    }
-    return best;
-}
-
-/* The same where a CTA can only take the units of one pair together, for the next pair has another key. A turn costs
- * about as much again as one unit on all warps. */
-inline uint32_t kvx_warps_per_unit_mixed(uint32_t least, uint32_t n_segments)
-{
-    uint32_t best = KVX_CTA_WARPS, best_cost = UINT32_MAX;
-    for (uint32_t warps = KVX_CTA_WARPS; warps >= least; warps /= 2) {
-        const uint32_t n_groups = KVX_CTA_WARPS / warps;
-        const uint32_t cost = kvx_divide_up(n_segments, n_groups) * (n_groups + 1);
-        if (cost < best_cost) {
-            best = warps;
-            best_cost = cost;
-        }
-    }
-    return best;
-}
-
-inline kvx_shape kvx_shape_of(int variant, const kvx_dev *dev, const kvx_work *work, const kvx_work_pair *pairs)
-{
-    const bool tensor = variant == KVX_VARIANT_TENSOR;
-    const uint32_t least = tensor ? kvx_variant_tensor::piece_warps : kvx_variant_192k::piece_warps;
-    const uint32_t round_limit = tensor ? kvx_variant_tensor::units_per_round : kvx_variant_192k::units_per_round;
-    const uint32_t n_units = work->n_pairs * work->n_segments, n_sms = dev->n_sms > 0 ? dev->n_sms : 1;
-    kvx_shape shape;
-    shape.warps_per_unit = kvx_warps_per_unit(least, n_units, n_sms);
-    if (kvx_pairs_mix_tenants(pairs, work->n_pairs)) {
-        const uint32_t warps = kvx_warps_per_unit_mixed(least, work->n_segments);
-        shape.warps_per_unit = warps > shape.warps_per_unit ? warps : shape.warps_per_unit;
-    }
-    const uint32_t n_groups = KVX_CTA_WARPS / shape.warps_per_unit;
-    const uint32_t n_turns = kvx_divide_up(n_units, n_sms * n_groups);
-    const uint32_t n_rounds = kvx_divide_up(n_turns, round_limit / n_groups);
-    shape.units_per_round = n_groups * (n_rounds > 0 ? kvx_divide_up(n_turns, n_rounds) : 1);
-    const uint32_t n_ctas = kvx_divide_up(n_units, shape.units_per_round);
-    shape.n_ctas = n_ctas == 0 ? 1 : n_ctas < n_sms ? n_ctas : n_sms;
-    return shape;
+    const uint32_t n_ctas = n_units < n_sms ? n_units : n_sms;
+    return n_ctas > 0 ? n_ctas : 1;
 }
 
 /* The largest variant without tensor cores that fits the current device, or AUTO if none does. */
@@ -139,9 +82,7 @@ void kvx_params_set(kvx_params<Pairs> *params, const kvx_dev *dev, const kvx_wor
 {
     params->dev = *dev;
     params->work = *work;
-    params->warps_per_unit = 0;
-    params->units_per_round = 0;
-    params->n_ctas = 0;
+    params->n_ctas = kvx_ctas_of(dev->n_sms, work->n_pairs * work->n_segments);
     memcpy(params->pairs, pairs, work->n_pairs * sizeof *pairs);
 }
 
@@ -158,16 +99,12 @@ int kvx_launch_sized(const kvx_dev *dev, const kvx_work *work, const kvx_work_pa
 {
     const int variant = kvx_variant_for(dev, work);
     const kvx_build build = kvx_build_of<Kernels, Pairs>(variant);
-    const kvx_shape shape = kvx_shape_of(variant, dev, work, pairs);
     if (!build.kernel)
         return cudaErrorNotSupported;
     kvx_params<Pairs> params;
     void *arguments[] = {&params};
     kvx_params_set(&params, dev, work, pairs);
-    params.warps_per_unit = shape.warps_per_unit;
-    params.units_per_round = shape.units_per_round;
-    params.n_ctas = shape.n_ctas;
-    return cudaLaunchKernel(build.kernel, dim3(shape.n_ctas), dim3(KVX_CTA_THREADS), arguments, build.shared_bytes,
+    return cudaLaunchKernel(build.kernel, dim3(params.n_ctas), dim3(KVX_CTA_THREADS), arguments, build.shared_bytes,
                             static_cast<cudaStream_t>(stream));
 }
 

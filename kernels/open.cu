@@ -6,79 +6,54 @@
 namespace
 {
 
-__device__ __forceinline__ uint4 load_sealed(const kvx_unit &unit, int32_t i)
-{
-    return i >= 0 ? reinterpret_cast<const uint4 *>(unit.sealed)[i] : make_uint4(0, 0, 0, 0);
-}
+/* Blocks from the chunk, after they were found good, to the caller's tensors. */
+template <class V> struct open_io {
+    const kvx_unit &unit; /* in shared memory: what runs and rare tiles need again takes no registers */
+    uint32_t lane;        /* where the last search ended */
+    const uint4 *from;    /* of the pair that is next in a run */
+    uint64_t to;
 
-/* The hash of one warp's piece; returns each lane's part. */
-template <class V> __device__ __forceinline__ kvx_gf hash_piece(const kvx_turn &turn)
-{
-    const kvx_columns columns = kvx_lane_columns<V>();
-    kvx_gf sum = kvx_gf_zero();
-#pragma unroll 1
-    for (int32_t at = turn.piece.first; at < turn.piece.end; at += (int32_t)KVX_TILE_BLOCKS) {
-        uint4 text[KVX_LANE_BLOCKS];
-#pragma unroll
-        for (int n = 0; n < (int)KVX_LANE_BLOCKS; n++)
-            text[n] = load_sealed(*turn.unit, at + (int32_t)kvx_lane() + 32 * n);
-#pragma unroll
-        for (unsigned n = 0; n < KVX_LANE_BLOCKS; n++)
-            sum = kvx_gf_xor(kvx_hash_multiply<V>(columns, sum), kvx_gf_of_block(text[n]));
-    }
-    return sum;
-}
-
-/* Decrypts one warp's piece into the caller's tensors. */
-template <class V> __device__ __forceinline__ void decrypt_piece(const kvx_cta &cta, const kvx_turn &turn)
-{
-    const kvx_unit &unit = *turn.unit;
-    const kvx_columns columns = kvx_lane_columns<V>();
-    const uint32_t plain_bytes = unit.plain_bytes;
-    const bool aligned = unit.aligned != 0;
-    kvx_cursor cursor = kvx_cursor_begin(&unit.place);
-    kvx_counter_cache cache = kvx_unit_counters(unit);
-#pragma unroll 1
-    for (int32_t at = turn.piece.first; at < turn.piece.end; at += (int32_t)KVX_TILE_BLOCKS) {
-        uint4 text[KVX_LANE_BLOCKS];
-        uint32_t counters[KVX_LANE_BLOCKS], stream[KVX_LANE_BLOCKS][4];
-        const int32_t first = at + (int32_t)kvx_lane();
-#pragma unroll
-        for (int n = 0; n < (int)KVX_LANE_BLOCKS; n++) {
-            counters[n] = (uint32_t)max(first + 32 * n, 0) + 2;
-            text[n] = load_sealed(unit, first + 32 * n);
-        }
-        kvx_key_stream<V, KVX_LANE_BLOCKS, 11>(&cache, cta.key.round_keys, columns, counters, stream);
-#pragma unroll
-        for (int n = 0; n < (int)KVX_LANE_BLOCKS; n++) {
-            const int32_t i = first + 32 * n;
-            if (i >= 0)
-                kvx_scatter_block(&cursor, (uint32_t)i * 16, plain_bytes, aligned,
-                                  make_uint4(text[n].x ^ stream[n][0], text[n].y ^ stream[n][1],
-                                             text[n].z ^ stream[n][2], text[n].w ^ stream[n][3]));
-        }
-    }
-}
-
-/* The same for the cipher pass of a warpgroup, over bytes that a hash pass has found good. */
-struct open_io {
-    kvx_cursor cursor;
-    const uint4 *sealed;
-    uint32_t plain_bytes;
-    bool aligned;
-
-    __device__ __forceinline__ explicit open_io(const kvx_unit &unit)
-        : cursor(kvx_cursor_begin(&unit.place)), sealed(reinterpret_cast<const uint4 *>(unit.sealed)),
-          plain_bytes(unit.plain_bytes), aligned(unit.aligned != 0)
+    __device__ __forceinline__ explicit open_io(const kvx_unit &good_unit)
+        : unit(good_unit), lane(0), from(nullptr), to(0)
     {
     }
-    __device__ __forceinline__ uint4 load(int32_t i)
+    __device__ __forceinline__ const uint4 *sealed(int32_t i) const
     {
-        return sealed[i];
+        return reinterpret_cast<const uint4 *>(unit.sealed) + i;
     }
-    __device__ __forceinline__ void store(int32_t i, uint4 block)
+    __device__ __forceinline__ int32_t begin(int32_t i)
     {
-        kvx_scatter_block(&cursor, (uint32_t)i * 16, plain_bytes, aligned, block);
+        kvx_cursor cursor = kvx_cursor_begin(&unit.place, lane);
+        if (!unit.aligned)
+            return 0;
+        const int32_t n = kvx_cursor_pairs(&cursor, i, V::tile_blocks * 16, unit.plain_bytes);
+        lane = cursor.lane;
+        to = kvx_cursor_pair(cursor, i);
+        from = sealed(i);
+        return n;
+    }
+    __device__ __forceinline__ void load(uint4 text[2])
+    {
+        text[0] = __ldcs(from);
+        text[1] = __ldcs(from + KVX_PAIR_BYTES / 16);
+        from += V::tile_blocks;
+    }
+    __device__ __forceinline__ void store(const uint4 text[2])
+    {
+        __stcs(reinterpret_cast<uint4 *>(to), text[0]);
+        __stcs(reinterpret_cast<uint4 *>(to + KVX_PAIR_BYTES), text[1]);
+        to += V::tile_blocks * 16;
+    }
+    __device__ __forceinline__ void load_slow(int32_t i, uint4 text[2])
+    {
+        text[0] = i >= 0 ? *sealed(i) : make_uint4(0, 0, 0, 0);
+        text[1] = i + 32 >= 0 ? *sealed(i + 32) : make_uint4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ void store_slow(int32_t i, uint4 text[2])
+    {
+        kvx_cursor cursor = kvx_cursor_begin(&unit.place, lane);
+        kvx_scatter_pair(&cursor, i, unit.plain_bytes, text);
+        lane = cursor.lane;
     }
 };
 
@@ -167,46 +142,74 @@ __device__ __noinline__ void settle(const kvx_dev &dev, const kvx_work &work, co
     kvx_result_write(dev, work, unit->pair, kvx_entry_verdict(dev, work, unit->pair));
 }
 
-/* A group's unit: its hash, its verdict, and only then its plaintext. */
+/* Hashes a group's unit and lets its tagger decide on it. The group has the verdict when it meets again. */
 template <class V>
-__device__ __forceinline__ void open_turn(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
-                                          const kvx_work_pair *pairs, const kvx_turn &turn)
+__device__ __forceinline__ void verify_turn(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
+                                            const kvx_work_pair *pairs, kvx_turn turn)
 {
-    if (!turn.unit)
-        return;
-    kvx_gf lane_sum;
-    if constexpr (V::tensor)
-        lane_sum = kvx_tensor_hash<V>(turn);
-    else
-        lane_sum = hash_piece<V>(turn);
-    kvx_turn_hash(cta, turn, lane_sum, kvx_lane_weight<V>(cta));
-    if (kvx_turn_is_tagger(turn)) {
-        const uint4 tag = kvx_turn_tag<V>(cta, turn);
-        if (kvx_lane() == 0)
-            turn.unit->verdict = judge(dev, work, pairs, *turn.unit, tag);
+    kvx_gf hash;
+    bool has_piece = true;
+    if constexpr (V::tensor) {
+        kvx_tensor_hash<V>(cta, turn);
+        kvx_turn_sync(turn);
+        has_piece = kvx_tensor_folds<V>(turn);
+        if (has_piece)
+            hash = kvx_tensor_fold<V>(turn);
+    } else {
+        hash = kvx_table_fold(cta, kvx_table_hash<V>(cta, turn));
+        kvx_turn_sync(turn);
     }
-    kvx_turn_sync(turn);
-    if (turn.unit->verdict != KVX_VERDICT_OK)
+    if (!kvx_turn_sum<V>(cta, turn, has_piece, &hash))
+        return;
+    const uint4 tag = kvx_turn_tag<V>(cta, turn, hash);
+    if (kvx_lane() == 0)
+        cta.units[turn.unit].verdict = judge(dev, work, pairs, cta.units[turn.unit], tag);
+}
+
+/* Decrypts a unit if it was found good, and not before. */
+template <class V> __device__ __forceinline__ void decrypt_turn(const kvx_cta &cta, kvx_turn turn)
+{
+    if (cta.units[turn.unit].verdict != KVX_VERDICT_OK)
         return;
     if constexpr (V::tensor)
-        kvx_tensor_cipher<V>(cta, turn, open_io(*turn.unit));
+        kvx_tensor_cipher<V>(cta, turn, open_io<V>(cta.units[turn.unit]));
     else
-        decrypt_piece<V>(cta, turn);
+        kvx_table_cipher<V>(cta, turn, open_io<V>(cta.units[turn.unit]));
+}
+
+/* All units of a key. A group hashes a unit before it decrypts the last: meanwhile the verdict is made. */
+template <class V>
+__device__ __forceinline__ void open_units(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
+                                           const kvx_work_pair *pairs, uint32_t units)
+{
+    uint32_t hashed = 0, side = 0; /* the unit hashed last | its warps << 8; 0: none */
+    do {
+        const kvx_turn turn = {hashed & 0xff, hashed >> 8, 0};
+        hashed = 0;
+        if (units != 0) {
+            const kvx_turn next = kvx_turn_take<V>(&units, side ^= 1);
+            hashed = next.n_warps << 8 | next.unit;
+            verify_turn<V>(cta, dev, work, pairs, next); /* and the group has met */
+        } else {
+            kvx_turn_sync(turn);
+        }
+        if (turn.n_warps != 0)
+            decrypt_turn<V>(cta, turn);
+    } while (hashed != 0);
 }
 
 template <class V>
 __device__ __forceinline__ void open_round(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
-                                           const kvx_work_pair *pairs, uint32_t warps_per_unit, uint32_t n_units)
+                                           const kvx_work_pair *pairs, uint32_t n_units)
 {
     uint32_t waiting = kvx_units_waiting(cta, n_units);
     while (waiting != 0) {
-        uint32_t units = kvx_units_same_key<V>(cta, waiting);
+        const uint32_t units = kvx_units_same_key<V>(cta, waiting);
         waiting &= ~units;
-        if (!kvx_units_key<V>(cta, dev, units, KVX_VERDICT_MISS))
+        if (!kvx_units_key<V>(cta, dev.keys, units, KVX_VERDICT_MISS))
             continue;
-        kvx_units_masks<V>(cta, units, warps_per_unit);
-        while (units != 0)
-            open_turn<V>(cta, dev, work, pairs, kvx_turn_take<V>(cta, &units, warps_per_unit));
+        kvx_units_masks<V>(cta, units);
+        open_units<V>(cta, dev, work, pairs, units);
     }
     __syncthreads();
     for (uint32_t u = 0; u < n_units; u++)
@@ -220,18 +223,20 @@ __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) open_kernel(const __grid_c
     if constexpr (!kvx_variant_runs<V>())
         return;
     kvx_cta &cta = kvx_cta_state();
-    const uint32_t n_items = p.work.n_pairs * p.work.n_segments;
-    kvx_cta_begin<V>(cta);
-    for (uint32_t first = blockIdx.x * p.units_per_round; first < n_items; first += p.n_ctas * p.units_per_round) {
-        const uint32_t n_units = min(p.units_per_round, n_items - first);
+    kvx_cta_begin<V>(cta, kvx_cta_items(p.work.n_pairs * p.work.n_segments, p.n_ctas));
+    __syncthreads();
+    while (cta.first_item < cta.end_item) {
+        const uint32_t first = cta.first_item, n_units = min(V::units_per_round, cta.end_item - first);
         if (threadIdx.x < n_units)
             resolve(p.dev, p.work, p.pairs, first + threadIdx.x, &cta.units[threadIdx.x]);
         __syncthreads();
-        open_round<V>(cta, p.dev, p.work, p.pairs, p.warps_per_unit, n_units);
+        open_round<V>(cta, p.dev, p.work, p.pairs, n_units);
         __threadfence();
         __syncthreads();
         if (threadIdx.x < n_units)
             settle(p.dev, p.work, &cta.units[threadIdx.x]);
+        if (threadIdx.x == 0)
+            cta.first_item = first + V::units_per_round;
         __syncthreads();
     }
     kvx_cta_end<V>();

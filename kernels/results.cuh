@@ -10,12 +10,22 @@
 template <unsigned Pairs> struct kvx_params {
     kvx_dev dev;
     kvx_work work;
-    uint32_t warps_per_unit;  /* 1, 2, 4, 8 or 16 */
-    uint32_t units_per_round; /* of one CTA; at most the variant's */
-    uint32_t n_ctas;          /* gridDim.x, from the constant bank: it takes no register for the whole kernel */
+    uint32_t n_ctas; /* gridDim.x, from the constant bank: it takes no register for the whole kernel */
     kvx_work_pair pairs[Pairs];
 };
 static_assert(sizeof(kvx_params<KVX_PAIRS_PER_LAUNCH>) <= 32764, "kernel parameters");
+
+/* The items (pairs x segments) that a CTA sees to: a run, as long as the other CTAs' or one longer. */
+struct kvx_span {
+    uint32_t first, end;
+};
+
+__device__ __forceinline__ kvx_span kvx_cta_items(uint32_t n_items, uint32_t n_ctas)
+{
+    const uint32_t each = n_items / n_ctas, n_longer = n_items - each * n_ctas, cta = blockIdx.x;
+    const uint32_t first = cta * each + min(cta, n_longer);
+    return {first, first + each + (cta < n_longer)};
+}
 
 /* Ordered after everything that this thread did or saw, for the host to read. */
 __device__ __forceinline__ void kvx_store_release_host(uint64_t *p, uint64_t x)

@@ -6,65 +6,56 @@
 namespace
 {
 
-/* One warp's piece of a unit; returns each lane's part of the hash. */
-template <class V> __device__ __forceinline__ kvx_gf seal_piece(const kvx_cta &cta, const kvx_turn &turn)
-{
-    const kvx_unit &unit = *turn.unit;
-    const kvx_columns columns = kvx_lane_columns<V>();
-    const uint32_t plain_bytes = unit.plain_bytes;
-    const bool aligned = unit.aligned != 0;
-    uint4 *const sealed = reinterpret_cast<uint4 *>(unit.sealed);
-    kvx_cursor cursor = kvx_cursor_begin(&unit.place);
-    kvx_counter_cache cache = kvx_unit_counters(unit);
-    kvx_gf sum = kvx_gf_zero();
-#pragma unroll 1
-    for (int32_t at = turn.piece.first; at < turn.piece.end; at += (int32_t)KVX_TILE_BLOCKS) {
-        uint4 text[KVX_LANE_BLOCKS];
-        uint32_t counters[KVX_LANE_BLOCKS], stream[KVX_LANE_BLOCKS][4];
-        const int32_t first = at + (int32_t)kvx_lane();
-#pragma unroll
-        for (int n = 0; n < (int)KVX_LANE_BLOCKS; n++) {
-            const int32_t i = first + 32 * n;
-            counters[n] = (uint32_t)max(i, 0) + 2;
-            text[n] = make_uint4(0, 0, 0, 0);
-            if (i >= 0)
-                text[n] = kvx_gather_block(&cursor, (uint32_t)i * 16, plain_bytes, aligned);
-        }
-        kvx_key_stream<V, KVX_LANE_BLOCKS, 11>(&cache, cta.key.round_keys, columns, counters, stream);
-#pragma unroll
-        for (int n = 0; n < (int)KVX_LANE_BLOCKS; n++) {
-            const int32_t i = first + 32 * n;
-            sum = kvx_hash_multiply<V>(columns, sum);
-            if (i >= 0) {
-                const uint4 block = make_uint4(text[n].x ^ stream[n][0], text[n].y ^ stream[n][1],
-                                               text[n].z ^ stream[n][2], text[n].w ^ stream[n][3]);
-                sealed[i] = block;
-                sum = kvx_gf_xor(sum, kvx_gf_of_block(block));
-            }
-        }
-    }
-    return sum;
-}
+/* Blocks from the caller's tensors to the chunk or the slot. */
+template <class V> struct seal_io {
+    const kvx_unit &unit; /* in shared memory: what runs and rare tiles need again takes no registers */
+    uint32_t lane;        /* where the last search ended */
+    uint64_t from;        /* of the pair that is next in a run */
+    uint4 *to;
 
-/* The same for the cipher pass of a warpgroup; a hash pass follows. */
-struct seal_io {
-    kvx_cursor cursor;
-    uint4 *sealed;
-    uint32_t plain_bytes;
-    bool aligned;
-
-    __device__ __forceinline__ explicit seal_io(const kvx_unit &unit)
-        : cursor(kvx_cursor_begin(&unit.place)), sealed(reinterpret_cast<uint4 *>(unit.sealed)),
-          plain_bytes(unit.plain_bytes), aligned(unit.aligned != 0)
+    __device__ __forceinline__ explicit seal_io(const kvx_unit &sealed_unit)
+        : unit(sealed_unit), lane(0), from(0), to(nullptr)
     {
     }
-    __device__ __forceinline__ uint4 load(int32_t i)
+    __device__ __forceinline__ uint4 *sealed(int32_t i) const
     {
-        return kvx_gather_block(&cursor, (uint32_t)i * 16, plain_bytes, aligned);
+        return reinterpret_cast<uint4 *>(unit.sealed) + i;
     }
-    __device__ __forceinline__ void store(int32_t i, uint4 block)
+    __device__ __forceinline__ int32_t begin(int32_t i)
     {
-        sealed[i] = block;
+        kvx_cursor cursor = kvx_cursor_begin(&unit.place, lane);
+        if (!unit.aligned)
+            return 0;
+        const int32_t n = kvx_cursor_pairs(&cursor, i, V::tile_blocks * 16, unit.plain_bytes);
+        lane = cursor.lane;
+        from = kvx_cursor_pair(cursor, i);
+        to = sealed(i);
+        return n;
+    }
+    __device__ __forceinline__ void load(uint4 text[2])
+    {
+        text[0] = __ldcs(reinterpret_cast<const uint4 *>(from));
+        text[1] = __ldcs(reinterpret_cast<const uint4 *>(from + KVX_PAIR_BYTES));
+        from += V::tile_blocks * 16;
+    }
+    __device__ __forceinline__ void store(const uint4 text[2])
+    {
+        __stwb(to, text[0]);
+        __stwb(to + KVX_PAIR_BYTES / 16, text[1]);
+        to += V::tile_blocks;
+    }
+    __device__ __forceinline__ void load_slow(int32_t i, uint4 text[2])
+    {
+        kvx_cursor cursor = kvx_cursor_begin(&unit.place, lane);
+        kvx_gather_pair(&cursor, i, unit.plain_bytes, text);
+        lane = cursor.lane;
+    }
+    __device__ __forceinline__ void store_slow(int32_t i, const uint4 text[2])
+    {
+        if (i >= 0)
+            *sealed(i) = text[0];
+        if (i + 32 >= 0)
+            *sealed(i + 32) = text[1];
     }
 };
 
@@ -147,41 +138,57 @@ __device__ void release_source(const kvx_dev &dev, const kvx_work &work)
                            kvx_result_word(dev.words->prf_key, work.ticket, KVX_RESULT_RELEASED, KVX_VERDICT_OK));
 }
 
-/* A group's unit, from its first byte to its record. */
-template <class V> __device__ __forceinline__ void seal_turn(kvx_cta &cta, const kvx_work &work, const kvx_turn &turn)
+/* From the hashes of a unit's pieces to its record. */
+template <class V>
+__device__ __forceinline__ void finish_turn(kvx_cta &cta, const kvx_work &work, kvx_turn turn, bool has_piece,
+                                            kvx_gf hash)
 {
-    if (!turn.unit)
-        return;
-    kvx_gf lane_sum;
-    if constexpr (V::tensor) {
-        kvx_tensor_cipher<V>(cta, turn, seal_io(*turn.unit));
-        lane_sum = kvx_tensor_hash<V>(turn);
-    } else {
-        lane_sum = seal_piece<V>(cta, turn);
-    }
     if (work.commit)
         __threadfence_system();
-    kvx_turn_hash(cta, turn, lane_sum, kvx_lane_weight<V>(cta));
-    if (!kvx_turn_is_tagger(turn))
+    if (!kvx_turn_sum<V>(cta, turn, has_piece, &hash))
         return;
-    const uint4 tag = kvx_turn_tag<V>(cta, turn);
+    const uint4 tag = kvx_turn_tag<V>(cta, turn, hash);
     if (kvx_lane() == 0)
-        write_record(work, turn.unit, tag);
+        write_record(work, &cta.units[turn.unit], tag);
+}
+
+/* All units of a key, a group's one after the other. */
+template <class V> __device__ __forceinline__ void seal_units(kvx_cta &cta, const kvx_work &work, uint32_t units)
+{
+    while (units != 0) {
+        const kvx_turn turn = kvx_turn_take<V>(&units, 0);
+        const kvx_gf lane_sum = kvx_table_seal<V>(cta, turn, seal_io<V>(cta.units[turn.unit]));
+        finish_turn<V>(cta, work, turn, true, kvx_table_fold(cta, lane_sum));
+    }
+}
+
+/* The same with tensor cores: a cipher pass, a hash pass. A group goes on while one of its warps makes the tag. */
+template <class V> __device__ __forceinline__ void seal_units_tensor(kvx_cta &cta, const kvx_work &work, uint32_t units)
+{
+    for (uint32_t side = 0; units != 0; side ^= 1) {
+        const kvx_turn turn = kvx_turn_take<V>(&units, side);
+        kvx_tensor_cipher<V>(cta, turn, seal_io<V>(cta.units[turn.unit]));
+        kvx_tensor_hash<V>(cta, turn);
+        kvx_turn_sync(turn);
+        const bool folds = kvx_tensor_folds<V>(turn);
+        finish_turn<V>(cta, work, turn, folds, folds ? kvx_tensor_fold<V>(turn) : kvx_gf_zero());
+    }
 }
 
 template <class V>
-__device__ __forceinline__ void seal_round(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
-                                           uint32_t warps_per_unit, uint32_t n_units)
+__device__ __forceinline__ void seal_round(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work, uint32_t n_units)
 {
     uint32_t waiting = kvx_units_waiting(cta, n_units);
     while (waiting != 0) {
-        uint32_t units = kvx_units_same_key<V>(cta, waiting);
+        const uint32_t units = kvx_units_same_key<V>(cta, waiting);
         waiting &= ~units;
-        if (!kvx_units_key<V>(cta, dev, units, KVX_VERDICT_REFUSED))
+        if (!kvx_units_key<V>(cta, dev.keys, units, KVX_VERDICT_REFUSED))
             continue;
-        kvx_units_masks<V>(cta, units, warps_per_unit);
-        while (units != 0)
-            seal_turn<V>(cta, work, kvx_turn_take<V>(cta, &units, warps_per_unit));
+        kvx_units_masks<V>(cta, units);
+        if constexpr (V::tensor)
+            seal_units_tensor<V>(cta, work, units);
+        else
+            seal_units<V>(cta, work, units);
     }
     __syncthreads();
 }
@@ -205,18 +212,20 @@ __global__ void __launch_bounds__(KVX_CTA_THREADS, 1) seal_kernel(const __grid_c
     if constexpr (!kvx_variant_runs<V>())
         return;
     kvx_cta &cta = kvx_cta_state();
-    const uint32_t n_items = p.work.n_pairs * p.work.n_segments;
-    kvx_cta_begin<V>(cta);
-    for (uint32_t first = blockIdx.x * p.units_per_round; first < n_items; first += p.n_ctas * p.units_per_round) {
-        const uint32_t n_units = min(p.units_per_round, n_items - first);
+    kvx_cta_begin<V>(cta, kvx_cta_items(p.work.n_pairs * p.work.n_segments, p.n_ctas));
+    __syncthreads();
+    while (cta.first_item < cta.end_item) {
+        const uint32_t first = cta.first_item, n_units = min(V::units_per_round, cta.end_item - first);
         if (threadIdx.x < n_units)
             resolve(p.dev, p.work, p.pairs, first + threadIdx.x, &cta.units[threadIdx.x]);
         __syncthreads();
-        seal_round<V>(cta, p.dev, p.work, p.warps_per_unit, n_units);
+        seal_round<V>(cta, p.dev, p.work, n_units);
         if (p.work.staged)
             clear_refused(cta, n_units);
         if (threadIdx.x < n_units)
             settle(p.dev, p.work, p.pairs, &cta.units[threadIdx.x]);
+        if (threadIdx.x == 0)
+            cta.first_item = first + V::units_per_round;
         __syncthreads();
     }
     if (p.work.released_result != 0 && threadIdx.x == 0)

@@ -26,6 +26,7 @@
 template <unsigned AesTables, unsigned HashTables> struct kvx_variant {
     static constexpr bool tensor = false;
     static constexpr unsigned units_per_round = 16;
+    static constexpr unsigned tile_blocks = KVX_TILE_BLOCKS;
     static constexpr unsigned piece_warps = 1;               /* that share a piece of a unit */
     static constexpr unsigned step_blocks = KVX_TILE_BLOCKS; /* a piece is a multiple of it */
     static constexpr unsigned aes_tables = AesTables;        /* 4: T0 to T3, or 2: T0, T1 */
@@ -43,6 +44,7 @@ using kvx_variant_96k = kvx_variant<2, 1>;
 struct kvx_variant_tensor {
     static constexpr bool tensor = true;
     static constexpr unsigned units_per_round = KVX_UNITS_LIMIT_PER_ROUND;
+    static constexpr unsigned tile_blocks = KVX_MATRIX_TILE_BLOCKS;
     static constexpr unsigned piece_warps = 4;
     static constexpr unsigned step_blocks = KVX_MATRIX_STEP_BLOCKS;
     static constexpr unsigned aes_tables = 4, hash_tables = 0;
@@ -50,7 +52,9 @@ struct kvx_variant_tensor {
     static constexpr unsigned hash_at = aes_at + 2 * KVX_PLANE_BYTES;
     static constexpr unsigned weights_at = hash_at + offsetof(kvx_key_matrices, row_weights);
     static constexpr unsigned masks_at = hash_at + sizeof(kvx_key_matrices); /* of tags; a set for each group */
-    static constexpr unsigned end = masks_at + KVX_CTA_WARPS / piece_warps * units_per_round * KVX_TAG_BYTES;
+    static constexpr unsigned rows_at = masks_at + KVX_CTA_WARPS / piece_warps * units_per_round * KVX_TAG_BYTES;
+    static constexpr unsigned rows_bytes = KVX_MATRIX_ROWS * sizeof(kvx_gf); /* of a piece; two sets for each group */
+    static constexpr unsigned end = rows_at + KVX_CTA_WARPS / piece_warps * 2 * rows_bytes;
     static constexpr unsigned shared_bytes = end - KVX_SHARED_BASE;
 };
 static_assert(kvx_variant_160k::shared_bytes <= 163 * 1024, "sm_80");
@@ -93,6 +97,17 @@ __device__ __forceinline__ void kvx_shared_store(uint32_t at, kvx_gf x)
                  :
                  : "r"(at), "r"(x.w[0]), "r"(x.w[1]), "r"(x.w[2]), "r"(x.w[3])
                  : "memory");
+}
+
+/* Not one of the pure look-ups: what it reads changes. */
+__device__ __forceinline__ kvx_gf kvx_shared_load(uint32_t at)
+{
+    kvx_gf x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.w[0]), "=r"(x.w[1]), "=r"(x.w[2]), "=r"(x.w[3])
+                 : "r"(at)
+                 : "memory");
+    return x;
 }
 
 /* The columns, opaque to the compiler: it takes the look-ups for pure functions of their address, and must not move one

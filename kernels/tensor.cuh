@@ -53,7 +53,7 @@ __device__ __forceinline__ uint32_t kvx_tile_counters_high(uint32_t counter)
     return (counter >> 16) + ((counter + 32) >> 16);
 }
 
-/* For a thread whose first counter is `counter`; all but `b`. */
+/* For a thread whose first counter is `counter`. */
 template <class V>
 __device__ __forceinline__ void kvx_tile_counters_set(kvx_tile_counters *counters, const kvx_cta &cta,
                                                       const kvx_unit &unit, kvx_columns c, uint32_t counter)
@@ -68,18 +68,25 @@ __device__ __forceinline__ void kvx_tile_counters_set(kvx_tile_counters *counter
     counters->round1 = cache.round1[1];
     counters->last_word = cache.last_word;
     counters->high = kvx_tile_counters_high(counter);
+    kvx_tile_counters_next<V>(*counters, c, counter, counters->b);
+}
+
+/* How many tiles there are from the thread's block i until the piece ends or the upper half of a counter changes. */
+__device__ __forceinline__ int32_t kvx_tiles_left(int32_t i, int32_t end)
+{
+    constexpr uint32_t tile = KVX_MATRIX_TILE_BLOCKS;
+    const uint32_t counter = (uint32_t)i + 2, low = max(counter & 0xffffu, (counter + 32) & 0xffffu);
+    const uint32_t n_same = (0xffffu - low) / tile + 1;
+    return (int32_t)min(n_same, ((uint32_t)(end - i) + tile - 1) / tile);
 }
 
 /* The states after two rounds, then on to the next tile. */
 template <class V>
-__device__ __forceinline__ void kvx_tile_counters_begin(kvx_tile_counters *counters, const kvx_cta &cta,
-                                                        const kvx_unit &unit, kvx_columns c, uint32_t counter,
+__device__ __forceinline__ void kvx_tile_counters_begin(kvx_tile_counters *counters, kvx_columns c, uint32_t counter,
                                                         uint32_t s[2][4])
 {
     const bool carries = (counter & 0xffu) >= 0x100u - 32;
     uint32_t next[4];
-    if (counters->high != kvx_tile_counters_high(counter))
-        kvx_tile_counters_set<V>(counters, cta, unit, c, counter);
     kvx_tile_counters_next<V>(*counters, c, counter + KVX_MATRIX_TILE_BLOCKS, next);
 #pragma unroll
     for (unsigned j = 0; j < 4; j++) {
@@ -146,11 +153,8 @@ __device__ __forceinline__ void kvx_last_round(uint32_t s[2][4])
 /* A round key into registers, to stay there: the compiler would load it again for each tile. */
 __device__ __forceinline__ uint4 kvx_key_to_registers(const uint4 *key)
 {
-    uint4 x;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "r"((uint32_t)__cvta_generic_to_shared(key)));
-    return x;
+    const kvx_gf x = kvx_shared_load((uint32_t)__cvta_generic_to_shared(key));
+    return make_uint4(x.w[0], x.w[1], x.w[2], x.w[3]);
 }
 
 __device__ __forceinline__ uint4 kvx_block_xor(uint4 text, const uint32_t s[4], uint4 key)
@@ -158,45 +162,71 @@ __device__ __forceinline__ uint4 kvx_block_xor(uint4 text, const uint32_t s[4], 
     return make_uint4(text.x ^ s[0] ^ key.x, text.y ^ s[1] ^ key.y, text.z ^ s[2] ^ key.z, text.w ^ s[3] ^ key.w);
 }
 
-/* Passes the piece through the cipher. Io: load(i) gives block i (not asked for imaginary ones), store(i, block). */
-template <class V, class Io>
-__device__ __forceinline__ void kvx_tensor_cipher(const kvx_cta &cta, const kvx_turn &turn, Io io)
+/* Rounds 3 to 14, all but the last key. */
+template <class V>
+__device__ __forceinline__ void kvx_tile_rounds(const kvx_cta &cta, kvx_columns columns,
+                                                const uint4 keys[KVX_KEPT_ROUNDS], uint32_t s[2][4])
+{
+#pragma unroll
+    for (unsigned round = 3; round < 14; round++) {
+        const uint4 key = round < 3 + KVX_KEPT_ROUNDS ? keys[round - 3] : cta.key.round_keys[round];
+        kvx_aes_round<V>(columns, key, s[0]);
+        kvx_aes_round<V>(columns, key, s[1]);
+    }
+    kvx_last_round(s);
+}
+
+/* Passes the piece through the cipher, in runs of tiles for which everything is known beforehand. Io: begin(i) gets
+ * ready for blocks i and i + 32 and tells for how many tiles from there load() and store() may follow each other; 0:
+ * only load_slow(i) and store_slow(i), for this tile. Either block may be imaginary (negative). */
+template <class V, class Io> __device__ __forceinline__ void kvx_tensor_cipher(const kvx_cta &cta, kvx_turn turn, Io io)
 {
     constexpr int32_t tile = (int32_t)KVX_MATRIX_TILE_BLOCKS;
     const kvx_columns columns = kvx_lane_columns<V>();
-    const kvx_unit &unit = *turn.unit;
-    int32_t i = turn.piece.first + kvx_tile_place();
-    const int32_t end = turn.piece.end;
+    const kvx_piece piece = kvx_turn_piece<V>(cta, turn);
+    int32_t i = piece.first + kvx_tile_place();
     kvx_tile_counters counters;
     uint4 keys[KVX_KEPT_ROUNDS];
+    if (piece.first >= piece.end)
+        return;
 #pragma unroll
     for (unsigned round = 3; round < 3 + KVX_KEPT_ROUNDS; round++)
         keys[round - 3] = kvx_key_to_registers(&cta.key.round_keys[round]);
     while (i + 32 < 0) /* tiles whose blocks are imaginary in this thread */
         i += tile;
-    kvx_tile_counters_set<V>(&counters, cta, unit, columns, (uint32_t)i + 2);
-    kvx_tile_counters_next<V>(counters, columns, (uint32_t)i + 2, counters.b);
+    counters.high = UINT32_MAX; /* none yet */
 #pragma unroll 1
-    for (; i < end; i += tile) {
-        uint32_t s[2][4];
-        uint4 text[2];
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-            text[n] = i + 32 * n >= 0 ? io.load(i + 32 * n) : make_uint4(0, 0, 0, 0);
-        kvx_tile_counters_begin<V>(&counters, cta, unit, columns, (uint32_t)i + 2, s);
-#pragma unroll
-        for (unsigned round = 3; round < 14; round++) {
-            const uint4 key = round < 3 + KVX_KEPT_ROUNDS ? keys[round - 3] : cta.key.round_keys[round];
-            kvx_aes_round<V>(columns, key, s[0]);
-            kvx_aes_round<V>(columns, key, s[1]);
-        }
-        kvx_last_round(s);
-        const uint4 key = cta.key.round_keys[14];
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-            if (i + 32 * n >= 0)
-                io.store(i + 32 * n, kvx_block_xor(text[n], s[n], key));
+    while (i < piece.end) {
+        if (counters.high != kvx_tile_counters_high((uint32_t)i + 2))
+            kvx_tile_counters_set<V>(&counters, cta, cta.units[turn.unit], columns, (uint32_t)i + 2);
+        const int32_t n_fast = min(io.begin(i), kvx_tiles_left(i, piece.end));
+        const int32_t run_end = i + max(n_fast, 1) * tile;
+#pragma unroll 1
+        do {
+            uint4 text[2];
+            uint32_t s[2][4];
+            if (n_fast > 0)
+                io.load(text);
+            else
+                io.load_slow(i, text);
+            kvx_tile_counters_begin<V>(&counters, columns, (uint32_t)i + 2, s);
+            kvx_tile_rounds<V>(cta, columns, keys, s);
+            const uint4 key = cta.key.round_keys[14];
+            text[0] = kvx_block_xor(text[0], s[0], key);
+            text[1] = kvx_block_xor(text[1], s[1], key);
+            if (n_fast > 0)
+                io.store(text);
+            else
+                io.store_slow(i, text);
+            i += tile;
+        } while (i < run_end);
     }
+}
+
+/* Where the rows of the warp's piece are. */
+template <class V> __device__ __forceinline__ uint32_t kvx_rows_at(kvx_turn turn)
+{
+    return V::rows_at + (threadIdx.x / 32 / V::piece_warps * 2 + turn.side) * V::rows_bytes;
 }
 
 /* Loads what this thread may have stored before: not to be moved up by the compiler. */
@@ -227,43 +257,24 @@ __device__ __forceinline__ void kvx_step_load(const uint4 *sealed, int32_t first
     }
 }
 
-/* From the words that threads have of rows to a row in each of the lower lanes, and the length block to a lane. */
-__device__ __forceinline__ kvx_gf kvx_tensor_rows(const kvx_turn &turn, uint32_t lower, uint32_t upper)
+/* Hashes the piece and leaves its rows in shared memory, for kvx_tensor_fold, once the group has met. */
+template <class V> __device__ __forceinline__ void kvx_tensor_hash(const kvx_cta &cta, kvx_turn turn)
 {
-    const uint32_t lane = kvx_lane(), bytes = turn.unit->bytes;
-    const bool last = lane == 16 && threadIdx.x / 32 % 4 == 0 && turn.piece.weight == 0;
-    kvx_gf row;
-    for (unsigned j = 0; j < 4; j++) {
-        const uint32_t x = __shfl_sync(0xffffffffu, lower, lane % 8 * 4 + j);
-        const uint32_t y = __shfl_sync(0xffffffffu, upper, lane % 8 * 4 + j);
-        row.w[j] = lane < 16 ? kvx_bswap32(lane < 8 ? x : y) : 0;
-    }
-    if (last) {
-        row.w[2] = bytes >> 29;
-        row.w[3] = bytes << 3;
-    }
-    return row;
-}
-
-/* Hashes the piece; returns row l of the warp's 16 in lane l. Lane 16 of a unit's last piece has the length block, the
- * other lanes nothing. */
-template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_hash(const kvx_turn &turn)
-{
-    const uint4 *sealed = reinterpret_cast<const uint4 *>(turn.unit->sealed);
+    const kvx_piece piece = kvx_turn_piece<V>(cta, turn);
+    const uint4 *sealed = reinterpret_cast<const uint4 *>(cta.units[turn.unit].sealed);
     const uint64_t matrices = kvx_matrix_descriptor(V::hash_at);
-    const int32_t end = turn.piece.end;
     uint32_t rows[4] = {0, 0, 0, 0}; /* the last two are the words that Horner's matrix does not have */
-    int32_t i = turn.piece.first + kvx_tile_place();
+    int32_t i = piece.first + kvx_tile_place();
     uint32_t next[KVX_MATRICES - 1][4];
-    kvx_step_load(sealed, i, end, next);
+    kvx_step_load(sealed, i, piece.end, next);
 #pragma unroll 1
-    while (i < end) {
+    while (i < piece.end) {
         uint32_t a[KVX_MATRICES - 1][4], counts[64];
 #pragma unroll
         for (unsigned n = 0; n < (KVX_MATRICES - 1) * 4; n++)
             a[n / 4][n % 4] = next[n / 4][n % 4];
         i += (int32_t)KVX_MATRIX_STEP_BLOCKS;
-        kvx_step_load(sealed, i, end, next);
+        kvx_step_load(sealed, i, piece.end, next);
         kvx_wgmma_fence();
         kvx_wgmma_set(counts, rows, matrices + KVX_MATRIX_HORNER * KVX_MATRIX_DESCRIPTORS);
 #pragma unroll
@@ -273,20 +284,30 @@ template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_hash(const kvx_t
         rows[0] = kvx_parities(counts, 0);
         rows[1] = kvx_parities(counts, 1);
     }
-    return kvx_tensor_rows(turn, rows[0], rows[1]);
+    const uint32_t at = kvx_rows_at<V>(turn) + threadIdx.x / 32 % 4 * (V::rows_bytes / 4) + kvx_lane() * 4;
+    kvx_shared_store(at, rows[0]); /* word j of row g, in thread 4g + j */
+    kvx_shared_store(at + 8 * sizeof(kvx_gf), rows[1]);
 }
 
-/* What a lane's sum is to be multiplied by: where its row, or its last block, stands in a piece; the
- * length block, by H. */
-template <class V> __device__ __forceinline__ kvx_gf kvx_lane_weight(const kvx_cta &cta)
+/* Is this the warp that folds its piece's rows? */
+template <class V> __device__ __forceinline__ bool kvx_tensor_folds(kvx_turn turn)
 {
-    if constexpr (!V::tensor) {
-        return cta.key.weights[kvx_lane()];
-    } else {
-        const kvx_gf *weights = reinterpret_cast<const kvx_gf *>(
-            __cvta_shared_to_generic(V::weights_at + threadIdx.x / 32 % 4 * 16 * sizeof(kvx_gf)));
-        return kvx_lane() < 16 ? weights[kvx_lane()] : cta.key.doublings[0];
+    const uint32_t first = threadIdx.x / 32 / turn.n_warps * turn.n_warps / V::piece_warps;
+    return threadIdx.x / 32 % V::piece_warps == first % V::piece_warps;
+}
+
+/* The hash of the piece from its rows, in all lanes: two rows a lane. */
+template <class V> __device__ __forceinline__ kvx_gf kvx_tensor_fold(kvx_turn turn)
+{
+    kvx_gf sum = kvx_gf_zero();
+#pragma unroll 1
+    for (uint32_t at = kvx_lane() * sizeof(kvx_gf); at < V::rows_bytes; at += 32 * sizeof(kvx_gf)) {
+        kvx_gf row = kvx_shared_load(kvx_rows_at<V>(turn) + at);
+        for (unsigned j = 0; j < 4; j++)
+            row.w[j] = kvx_bswap32(row.w[j]);
+        sum = kvx_gf_xor(sum, kvx_gf_mul(row, kvx_shared_load(V::weights_at + at)));
     }
+    return kvx_gf_warp_sum(sum);
 }
 
 #endif

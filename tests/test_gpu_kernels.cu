@@ -1,146 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels on a real GPU: every build, against OpenSSL bit by bit; what they must refuse; how fast they are.
  * Arguments, for compute-sanitizer: --short leaves out the long units and the rates, --tiny the many layouts as well.
- * --rates: nothing but rates; --checks: everything but rates. Exits 77 without a GPU. */
-#include <algorithm>
-
-#include "gpu_scene.cuh"
+ * --rates: nothing but rates; --checks: everything but rates; --cases N: N units of random shapes on each build.
+ * Exits 77 without a GPU. */
+#include "gpu_rates.cuh"
+#include "kernels/gcm.h"
+#include "kernels/measure.h"
 
 namespace
 {
-
-int n_checks, n_failures;
-
-void check(bool good, const char *what, const char *where = "")
-{
-    n_checks++;
-    if (good)
-        return;
-    if (n_failures++ < 40)
-        printf("FAILED: %s %s\n", what, where);
-}
-
-void done()
-{
-    need(cudaDeviceSynchronize(), "kernels");
-}
-
-std::vector<kvx_work_pair> make_pairs(uint32_t n, uint32_t layout, uint32_t n_tenants)
-{
-    std::vector<kvx_work_pair> pairs;
-    for (uint32_t i = 0; i < n; i++)
-        pairs.push_back({i, i, 9, (uint8_t)layout, 0, (uint16_t)(i % n_tenants)});
-    return pairs;
-}
-
-void check_verdicts(const scene &s, const kvx_work &work, uint32_t expected, const char *where)
-{
-    for (uint32_t i = 0; i < work.n_pairs; i++)
-        check(s.verdict(work, i) == expected, "verdict", where);
-}
-
-/* Every unit of every pair, at sealed + pair * stride, must be what OpenSSL makes of it under the record's iv. */
-void check_sealed(scene &s, const kvx_work &work, const std::vector<kvx_work_pair> &pairs, const uint8_t *sealed,
-                  const char *where)
-{
-    s.records.get();
-    for (size_t i = 0; i < pairs.size(); i++) {
-        const layout_view &view = s.layouts[pairs[i].layout];
-        for (uint32_t u = 0; u < view.segments.size(); u++) {
-            const kvx_record &record = s.records.host[pairs[i].slot * s.max_units + u];
-            uint8_t iv[12];
-            kvx_store_be32(iv, s.words.host[0].fixed_field);
-            kvx_store_be64(iv + 4, record.sequence);
-            const bytes plain = s.plain_of(s.arena.host, pairs[i].layout, u, pairs[i].block);
-            const bytes expected = openssl_seal(s.keys[pairs[i].tenant], iv, plain);
-            const uint8_t *at = sealed + i * s.slot_bytes + view.segments[u].slot_offset;
-            check(record.store_id == work.store_id, "record's store id", where);
-            check(memcmp(at, expected.data(), plain.size()) == 0, "ciphertext", where);
-            check(memcmp(record.tag, expected.data() + plain.size(), 16) == 0, "tag", where);
-        }
-    }
-}
-
-/* Opens over a canary. What came back must be the plaintext in the rows of units that are good, zero in the rows of the
- * others, and the canary everywhere else. good(pair, unit) */
-template <class F>
-kvx_work open_and_compare(scene &s, const std::vector<kvx_work_pair> &pairs, F good, const char *where)
-{
-    bytes original = s.arena.host, expected(original.size(), scene::canary);
-    kvx_work work = s.begin(pairs, false);
-    s.arena.host = expected;
-    s.arena.put();
-    need(kvx_launch_open(&s.dev, &work, pairs.data(), nullptr), "open");
-    done();
-    s.arena.get();
-    for (size_t i = 0; i < pairs.size(); i++)
-        for (uint32_t u = 0; u < s.layouts[pairs[i].layout].segments.size(); u++) {
-            const bool filled = good(i, u);
-            s.each_row(pairs[i].layout, u, pairs[i].block, [&](uint32_t, uint64_t at, uint32_t n) {
-                if (filled)
-                    memcpy(&expected[at], &original[at], n);
-                else
-                    memset(&expected[at], 0, n);
-            });
-        }
-    check(s.arena.host == expected, "opened bytes", where);
-    s.arena.host = original;
-    s.arena.put();
-    return work;
-}
-
-bool all_good(size_t, uint32_t)
-{
-    return true;
-}
-
-bool none_good(size_t, uint32_t)
-{
-    return false;
-}
-
-/* Seals into the ring and commits. */
-kvx_work store(scene &s, const std::vector<kvx_work_pair> &pairs, const char *where)
-{
-    kvx_work work = s.begin(pairs, false);
-    work.released_result = scene::n_entries + 1;
-    s.ring.host.assign(s.ring.host.size(), 0);
-    s.ring.put();
-    need(kvx_launch_seal(&s.dev, &work, pairs.data(), nullptr), "seal");
-    need(kvx_launch_commit(&s.dev, &work, pairs.data(), nullptr), "commit");
-    done();
-    check(kvx_result_read(s.words.host[0].prf_key, work.ticket, KVX_RESULT_RELEASED, s.results[work.released_result]) ==
-              KVX_VERDICT_OK,
-          "released word", where);
-    s.ring.get();
-    return work;
-}
-
-void round_trip(scene &s, const std::vector<kvx_work_pair> &pairs, const char *where)
-{
-    kvx_work work = store(s, pairs, where);
-    check_verdicts(s, work, KVX_VERDICT_OK, where);
-    check_sealed(s, work, pairs, s.ring.host.data(), where);
-    work = open_and_compare(s, pairs, all_good, where);
-    check_verdicts(s, work, KVX_VERDICT_OK, where);
-    s.entries.get();
-    for (const kvx_entry &entry : s.entries.host)
-        check(entry.n_done == 0 && entry.verdict == 0, "entry reset", where);
-}
-
-/* Straight into the mapped pool; opened from a copy of it in the ring. */
-void direct_round_trip(scene &s, const std::vector<kvx_work_pair> &pairs)
-{
-    kvx_work work = s.begin(pairs, true);
-    work.commit = 1;
-    need(kvx_launch_seal(&s.dev, &work, pairs.data(), nullptr), "seal");
-    done();
-    check_verdicts(s, work, KVX_VERDICT_OK, "direct");
-    check_sealed(s, work, pairs, s.pool, "direct");
-    memcpy(s.ring.host.data(), s.pool, s.ring.host.size());
-    s.ring.put();
-    open_and_compare(s, pairs, all_good, "direct");
-}
 
 /* Units of all lengths up to 2400 bytes, so of all positions of the padding and of the last tile. */
 layout_spec every_length(uint32_t n)
@@ -365,54 +233,86 @@ void test_flags()
         check(flags.host[i] == (i >= 3 && i < 153 ? 7u : 0u), "flag");
 }
 
-template <class F> double median_seconds(F launch)
+/* The two halves alone: cipher and hash of units under two keys, against the portable code. */
+void test_measure(uint32_t variant, uint32_t n_units, uint32_t unit_bytes)
 {
-    cudaEvent_t begin, end;
-    std::vector<float> times;
-    need(cudaEventCreate(&begin), "event");
-    need(cudaEventCreate(&end), "event");
-    for (int i = 0; i < 8; i++) {
-        float ms = 0;
-        need(cudaEventRecord(begin), "event");
-        launch();
-        need(cudaEventRecord(end), "event");
-        need(cudaEventSynchronize(end), "event");
-        need(cudaEventElapsedTime(&ms, begin, end), "event");
-        if (i > 0)
-            times.push_back(ms);
+    scene s({{{{64, 1, 64}}}}, 1, 1, (int)variant);
+    mirror<uint8_t> from, to, hashes;
+    mirror<uint32_t> units_key;
+    from.create((size_t)n_units * unit_bytes);
+    to.create((size_t)n_units * unit_bytes);
+    hashes.create(n_units * 16);
+    units_key.create(n_units);
+    for (size_t i = 0; i < from.host.size(); i++)
+        from.host[i] = (uint8_t)(i * 7 + i / 251);
+    for (uint32_t i = 0; i < n_units; i++)
+        units_key.host[i] = i * i % 3;
+    from.put();
+    units_key.put();
+    kvx_measure measure = {s.dev.keys, units_key.dev, from.dev, to.dev, 0xfffffffeu, unit_bytes, n_units, 2, variant};
+    need(kvx_measure_ctr(&measure, nullptr), "ctr");
+    measure.to = hashes.dev;
+    need(kvx_measure_ghash(&measure, nullptr), "ghash");
+    done();
+    to.get();
+    hashes.get();
+    for (uint32_t i = 0; i < n_units; i++) {
+        kvx_gcm_key key;
+        uint8_t iv[12] = {0, 0, 0, 0}, *plain = &from.host[(size_t)i * unit_bytes];
+        const bytes &k = s.keys[units_key.host[i]];
+        kvx_store_be64(iv + 4, 0xfffffffeu + (uint64_t)i);
+        const bytes expected = openssl_seal(k, iv, bytes(plain, plain + unit_bytes));
+        check(memcmp(&to.host[(size_t)i * unit_bytes], expected.data(), unit_bytes) == 0, "counter mode alone");
+        kvx_gcm_key_init(&key, k.data());
+        kvx_gf hash = kvx_gcm_hash_padded(kvx_gf_zero(), key.h, plain, unit_bytes);
+        hash = kvx_gf_mul(kvx_gf_xor(hash, kvx_gf{{0, 0, 0, unit_bytes * 8}}), key.h);
+        uint8_t block[16];
+        kvx_gf_store(block, hash);
+        check(memcmp(&hashes.host[i * 16], block, 16) == 0, "GHASH alone");
     }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2] / 1e3;
 }
 
-/* Blocks of units of 64 KiB, each of two pieces of 32 KiB; HBM to HBM. */
-void rate(scene &s, uint32_t n_pairs, uint32_t n_tenants)
+uint32_t next_random(uint64_t *state)
 {
-    const std::vector<kvx_work_pair> pairs = make_pairs(n_pairs, 0, n_tenants);
-    const double gigabytes = n_pairs * 65536e-9 * s.max_units;
-    const double seal = median_seconds([&] {
-        kvx_work work = s.begin(pairs, false);
-        need(kvx_launch_seal(&s.dev, &work, pairs.data(), nullptr), "seal");
-    });
-    store(s, pairs, "rates");
-    const double open = median_seconds([&] {
-        const kvx_work work = s.begin(pairs, false);
-        need(kvx_launch_open(&s.dev, &work, pairs.data(), nullptr), "open");
-    });
-    printf("variant %u, %4u blocks of %2u units, %u keys: seal %6.1f GB/s (%7.1f us), open %6.1f GB/s (%7.1f us)\n",
-           s.dev.variant, n_pairs, s.max_units, n_tenants, gigabytes / seal, seal * 1e6, gigabytes / open, open * 1e6);
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return (uint32_t)(*state >> 32);
 }
 
-void rates(int variant)
+/* A layout of up to 16 units of random lengths, now and then long ones, in random pieces. */
+layout_spec random_layout(uint64_t *state)
 {
-    const segment_spec unit(2, lane_spec{32768, 1, 32768});
-    scene tall({layout_spec(16, unit)}, 1024, 1024, variant), flat({layout_spec(1, unit)}, 2000, 2000, variant);
-    for (uint32_t n_tenants : {1u, 8u}) {
-        for (uint32_t n : {1024u, 64u, 4u})
-            rate(tall, n, n_tenants);
-        for (uint32_t n : {2000u, 64u, 1u})
-            rate(flat, n, n_tenants);
+    layout_spec spec(1 + next_random(state) % 16);
+    for (segment_spec &segment : spec) {
+        const uint32_t limit_log = 4 + next_random(state) % (next_random(state) % 64 == 0 ? 19 : 9);
+        uint32_t left = 1 + next_random(state) % (1u << (limit_log - 3));
+        while (left > 0) {
+            const uint32_t words = 1 + next_random(state) % left, n_rows = segment.size() < 6 ? 1 : left / words;
+            segment.push_back({words * 8, n_rows, words * 8 + next_random(state) % 3 * 8});
+            left -= words * n_rows;
+        }
     }
+    return spec;
+}
+
+/* At least n units of random shapes under random keys, on random numbers of SMs, each against OpenSSL and back. */
+void random_cases(int variant, uint64_t n, uint64_t state)
+{
+    for (uint64_t done_units = 0; done_units < n;) {
+        const layout_spec spec = random_layout(&state);
+        uint64_t spec_bytes = 0;
+        for (const segment_spec &segment : spec)
+            for (const lane_spec &lane : segment)
+                spec_bytes += (uint64_t)lane.row_stride * lane.n_rows;
+        const uint32_t n_pairs = 1 + next_random(&state) % (spec_bytes < (1u << 20) ? 64 : 4);
+        scene s({spec}, n_pairs, n_pairs, variant);
+        s.dev.n_sms = 1 + next_random(&state) % 132;
+        round_trip(s, make_pairs(n_pairs, 0, 1 + next_random(&state) % 8), "random");
+        done_units += spec.size() * n_pairs;
+    }
+    printf("variant %d: %llu random units at least, %d checks, %d failures so far\n", variant, (unsigned long long)n,
+           n_checks, n_failures);
 }
 
 void test_variant(int variant, bool brief, bool tiny)
@@ -426,7 +326,9 @@ void test_variant(int variant, bool brief, bool tiny)
     test_states(variant);
     test_supersede(variant);
     test_faults(variant);
+    test_measure((uint32_t)variant, 21, 4128);
     if (!brief) {
+        test_measure((uint32_t)variant, 90, 66016);
         test_many(variant);
         test_long_units(variant);
         test_longest_unit(variant);
@@ -439,6 +341,7 @@ void test_variant(int variant, bool brief, bool tiny)
 
 int main(int argc, char **argv)
 {
+    const char *cases = argc > 2 && strcmp(argv[1], "--cases") == 0 ? argv[2] : nullptr;
     const bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
     const bool brief = tiny || (argc > 1 && strcmp(argv[1], "--short") == 0);
     const bool only_rates = argc > 1 && strcmp(argv[1], "--rates") == 0;
@@ -450,12 +353,13 @@ int main(int argc, char **argv)
         return require && strcmp(require, "1") == 0 ? 1 : 77;
     }
     need(kvx_launch_prepare(KVX_VARIANT_AUTO, &largest), "prepare");
-    for (int variant = largest; variant <= KVX_VARIANT_96K && !only_rates; variant++)
+    for (int variant = largest; variant <= KVX_VARIANT_96K && cases; variant++)
+        random_cases(variant, strtoull(cases, nullptr, 10), 88172645463325252u);
+    for (int variant = largest; variant <= KVX_VARIANT_96K && !only_rates && !cases; variant++)
         test_variant(variant, brief, tiny);
     test_flags();
-    if (!brief && !only_checks)
-        for (int variant = largest; variant <= KVX_VARIANT_96K; variant++)
-            rates(variant);
+    if (!brief && !only_checks && !cases)
+        rates(largest);
     printf("%d passed, %d failed\n", n_checks - n_failures, n_failures);
     return n_failures == 0 ? 0 : 1;
 }

@@ -73,6 +73,8 @@ launch_plan plan_of(crypt_scene *s, const crypt_case *c)
 bool launch(const launch_plan &p, crypt_op op, kvx_work *work)
 {
     crypt_scene *s = p.scene;
+    if (op == CRYPT_CTR || op == CRYPT_GHASH)
+        return crypt_half_launch(s, p.c);
     *work = crypt_work_next(s, p.layout, (uint32_t)p.pairs.size());
     if (op == CRYPT_OPEN)
         return crypt_cuda_ok(kvx_launch_open(&s->dev, work, p.pairs.data(), s->b->dev.stream), "open");
@@ -185,6 +187,8 @@ bool check(const launch_plan &p)
     crypt_scene *s = p.scene;
     const uint32_t last = (uint32_t)p.pairs.size() - 1, last_unit = p.layout == CRYPT_LAYOUT_FEW ? 0 : 15;
     kvx_work work;
+    if (p.c->op == CRYPT_CTR || p.c->op == CRYPT_GHASH)
+        return crypt_half_check(s, p.c);
     return store(p) && check_unit(p, 0, 0) && check_unit(p, last, last_unit) &&
            crypt_cuda_ok(cudaMemsetAsync(s->dev_plain, 0, s->shape.n_units * s->shape.unit_bytes, s->b->dev.stream),
                          "clear the plaintext") &&
@@ -262,7 +266,7 @@ bool open_scene(bench *b, const crypt_shape *shape, crypt_scene **made)
 
 bool has(crypt_op op)
 {
-    return op == CRYPT_SEAL || op == CRYPT_OPEN;
+    return op < CRYPT_N_OPS;
 }
 
 uint32_t most_workers(bench *b)

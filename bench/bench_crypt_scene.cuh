@@ -44,4 +44,8 @@ void crypt_scene_free(crypt_scene *s);
 kvx_work crypt_work_next(crypt_scene *s, uint32_t layout, uint32_t n);
 std::vector<kvx_work_pair> crypt_pairs(uint32_t layout, uint32_t n, uint32_t n_keys);
 
+/* bench_crypt_halves.cu: one launch of the cipher or the hash alone; what it left, against OpenSSL. */
+bool crypt_half_launch(crypt_scene *s, const crypt_case *c);
+bool crypt_half_check(crypt_scene *s, const crypt_case *c);
+
 #endif

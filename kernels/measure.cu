@@ -83,16 +83,28 @@ struct ghash {
     template <class V>
     static __device__ __forceinline__ void turn(kvx_cta &cta, const kvx_measure &measure, kvx_turn turn)
     {
-        kvx_gf hash;
-        bool has_piece = true;
         if constexpr (V::tensor) {
             kvx_tensor_hash<V>(cta, turn);
             kvx_turn_sync(turn);
+            finish<V>(measure, turn, kvx_gf_zero());
+        } else {
+            finish<V>(measure, turn, kvx_table_hash<V>(cta, turn));
+        }
+    }
+
+    /* Not inlined: its values would be spilled in the loop around it. */
+    template <class V>
+    static __device__ __noinline__ void finish(const kvx_measure &measure, kvx_turn turn, kvx_gf lane_sum)
+    {
+        kvx_cta &cta = kvx_cta_state();
+        kvx_gf hash = kvx_gf_zero();
+        bool has_piece = true;
+        if constexpr (V::tensor) {
             has_piece = kvx_tensor_folds<V>(turn);
             if (has_piece)
                 hash = kvx_tensor_fold<V>(turn);
         } else {
-            hash = kvx_table_fold(cta, kvx_table_hash<V>(cta, turn));
+            hash = kvx_table_fold(cta, lane_sum);
         }
         if (!kvx_turn_sum<V>(cta, turn, has_piece, &hash))
             return;

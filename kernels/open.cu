@@ -147,7 +147,7 @@ template <class V>
 __device__ __forceinline__ void verify_turn(kvx_cta &cta, const kvx_dev &dev, const kvx_work &work,
                                             const kvx_work_pair *pairs, kvx_turn turn)
 {
-    kvx_gf hash;
+    kvx_gf hash = kvx_gf_zero();
     bool has_piece = true;
     if constexpr (V::tensor) {
         kvx_tensor_hash<V>(cta, turn);

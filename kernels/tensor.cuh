@@ -185,7 +185,7 @@ template <class V, class Io> __device__ __forceinline__ void kvx_tensor_cipher(c
     const kvx_columns columns = kvx_lane_columns<V>();
     const kvx_piece piece = kvx_turn_piece<V>(cta, turn);
     int32_t i = piece.first + kvx_tile_place();
-    kvx_tile_counters counters;
+    kvx_tile_counters counters = {}; /* not for its values: unset, it would take registers in all that comes before */
     uint4 keys[KVX_KEPT_ROUNDS];
     if (piece.first >= piece.end)
         return;

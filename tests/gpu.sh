@@ -82,6 +82,8 @@ while read -r program arguments; do
     # shellcheck disable=SC2086 # arguments are words
     one "$program${arguments:+-$(basename "$arguments")}" "./$program" $arguments
 done <gpu-tests.txt
+# No part of the library: what goes wrong here says nothing about it.
+[ ! -x ./test_gpu_kernels ] || one measurement-kernels ./test_gpu_kernels --measure
 
 if [ -n "$sanitizer" ]; then
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels on a real GPU: every build, against OpenSSL bit by bit; what they must refuse; how fast they are.
  * Arguments, for compute-sanitizer: --short leaves out the long units and the rates, --tiny the many layouts as well.
- * --rates: nothing but rates; --checks: everything but rates; --cases N: N units of random shapes on each build.
+ * --rates: nothing but rates; --checks: everything but rates; --cases N: N units of random shapes on each build;
+ * --measure: the measurement kernels alone, which are no part of the library, so that they fail by themselves.
  * Exits 77 without a GPU. */
 #include "gpu_rates.cuh"
 #include "kernels/gcm.h"
@@ -326,9 +327,7 @@ void test_variant(int variant, bool brief, bool tiny)
     test_states(variant);
     test_supersede(variant);
     test_faults(variant);
-    test_measure((uint32_t)variant, 21, 4128);
     if (!brief) {
-        test_measure((uint32_t)variant, 90, 66016);
         test_many(variant);
         test_long_units(variant);
         test_longest_unit(variant);
@@ -345,6 +344,7 @@ int main(int argc, char **argv)
     const bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
     const bool brief = tiny || (argc > 1 && strcmp(argv[1], "--short") == 0);
     const bool only_rates = argc > 1 && strcmp(argv[1], "--rates") == 0;
+    const bool only_measure = argc > 1 && strcmp(argv[1], "--measure") == 0;
     const bool only_checks = argc > 1 && strcmp(argv[1], "--checks") == 0;
     const char *require = getenv("KVX_REQUIRE_GPU");
     int n_devices = 0, largest = 0;
@@ -355,10 +355,14 @@ int main(int argc, char **argv)
     need(kvx_launch_prepare(KVX_VARIANT_AUTO, &largest), "prepare");
     for (int variant = largest; variant <= KVX_VARIANT_96K && cases; variant++)
         random_cases(variant, strtoull(cases, nullptr, 10), 88172645463325252u);
-    for (int variant = largest; variant <= KVX_VARIANT_96K && !only_rates && !cases; variant++)
+    for (int variant = largest; variant <= KVX_VARIANT_96K && only_measure; variant++) {
+        test_measure((uint32_t)variant, 21, 4128);
+        test_measure((uint32_t)variant, 90, 66016);
+    }
+    for (int variant = largest; variant <= KVX_VARIANT_96K && !only_rates && !only_measure && !cases; variant++)
         test_variant(variant, brief, tiny);
     test_flags();
-    if (!brief && !only_checks && !cases)
+    if (!brief && !only_checks && !only_measure && !cases)
         rates(largest);
     printf("%d passed, %d failed\n", n_checks - n_failures, n_failures);
     return n_failures == 0 ? 0 : 1;

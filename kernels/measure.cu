@@ -86,26 +86,23 @@ struct ghash {
         if constexpr (V::tensor) {
             kvx_tensor_hash<V>(cta, turn);
             kvx_turn_sync(turn);
-            finish<V>(measure, turn, kvx_gf_zero());
+            fold<V>(measure, turn);
         } else {
-            finish<V>(measure, turn, kvx_table_hash<V>(cta, turn));
+            finish<V>(cta, measure, turn, true, kvx_table_fold(cta, kvx_table_hash<V>(cta, turn)));
         }
     }
 
     /* Not inlined: its values would be spilled in the loop around it. */
-    template <class V>
-    static __device__ __noinline__ void finish(const kvx_measure &measure, kvx_turn turn, kvx_gf lane_sum)
+    template <class V> static __device__ __noinline__ void fold(const kvx_measure &measure, kvx_turn turn)
     {
-        kvx_cta &cta = kvx_cta_state();
-        kvx_gf hash = kvx_gf_zero();
-        bool has_piece = true;
-        if constexpr (V::tensor) {
-            has_piece = kvx_tensor_folds<V>(turn);
-            if (has_piece)
-                hash = kvx_tensor_fold<V>(turn);
-        } else {
-            hash = kvx_table_fold(cta, lane_sum);
-        }
+        const bool folds = kvx_tensor_folds<V>(turn);
+        finish<V>(kvx_cta_state(), measure, turn, folds, folds ? kvx_tensor_fold<V>(turn) : kvx_gf_zero());
+    }
+
+    template <class V>
+    static __device__ __forceinline__ void finish(kvx_cta &cta, const kvx_measure &measure, kvx_turn turn,
+                                                  bool has_piece, kvx_gf hash)
+    {
         if (!kvx_turn_sum<V>(cta, turn, has_piece, &hash))
             return;
         hash = kvx_gf_xor(hash, kvx_unit_lengths(cta, cta.units[turn.unit]));

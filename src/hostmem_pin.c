@@ -117,9 +117,11 @@ static kvx_status register_or_allocate(kvx_hostmem *memory, uint32_t index)
 kvx_status kvx_hostmem_pin(kvx_hostmem *memory, uint32_t index)
 {
     if (!memory->driver || locked_flag(memory, &memory->pageable)) {
-        if (memory->chunks[index].dev)
-            memory->chunks[index].dev = NULL;
-        return KVX_OK;
+        kvx_hostmem_chunk *chunk = &memory->chunks[index];
+        if (chunk->dev)
+            chunk->dev = NULL;
+        /* Not touched yet if the driver was to allocate it. */
+        return locked_flag(memory, &memory->from_driver) ? kvx_hostmem_touch(chunk->host, chunk->bytes) : KVX_OK;
     }
     kvx_status status = register_or_allocate(memory, index);
     if (status == KVX_OK)

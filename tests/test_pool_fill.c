@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 /* --------------------------------------------------------------------------------------------------- going well */
@@ -170,6 +171,31 @@ static void pageable_only_if_allowed(void **state)
     fill_destroy(pool);
     config.allow_pageable = 0;
     fill_refuse(&config, KVX_UNSUPPORTED, "no context", "");
+}
+
+/* Where the driver was going to allocate nothing is touched; where it then cannot, that is made up for. */
+static void pageable_memory_is_touched(void **state)
+{
+    kvx_pool_config config = fill_config();
+    unsigned char there[CHUNK / 4096];
+    (void)state;
+    config.allow_pageable = 1;
+    for (uint32_t k = 0; k < N_CHUNKS; k++) {
+        fake_reset();
+        fake.register_fails_from = 0;
+        fake.allocate_fails_from = k;
+        kvx_pool *pool = fill_create(&config);
+        const kvx_pool_view *view = kvx_pool_view_of(pool);
+        for (uint32_t i = 0; i < N_CHUNKS; i++) {
+            uint8_t *page = view->chunks[i].host;
+            if ((uintptr_t)page % 4096 != 0 || mincore(page, CHUNK, there) != 0)
+                fail_msg("chunk %u cannot be asked", i);
+            for (uint32_t j = 0; j < CHUNK / 4096; j++)
+                assert_int_equal(there[j] & 1, 1);
+        }
+        assert_int_equal(fill_stats(pool).pinned, 0);
+        fill_destroy(pool);
+    }
 }
 
 static void writes_that_are_not_seen(void **state)
@@ -401,6 +427,7 @@ int main(void)
         TEST(the_driver_allocates_instead),
         TEST(one_refusal_among_many),
         TEST(pageable_only_if_allowed),
+        TEST(pageable_memory_is_touched),
         TEST(writes_that_are_not_seen),
         TEST(device_addresses_are_checked),
         TEST(memlock_is_named),

@@ -71,7 +71,9 @@ KVX_API KVX_NODISCARD kvx_status kvx_pool_stats_get(kvx_pool *pool, kvx_pool_sta
  * inherited), which joins with kvx_pool_join(). Only memory is shared: every process leases chunks of its own and keeps
  * its own slots, books, keys and records; blocks cannot be exchanged. They must trust each other as threads do: whoever
  * has the descriptors can write the table. What a process that ended had leased is taken back only once it has ended
- * with all its threads and closed the driver, and its pages are dropped, never reused.
+ * with all its threads and closed the driver, and its pages are dropped, never reused. A process that is stopped keeps
+ * its leases and holds up nobody. A child forked without exec keeps the parent's descriptors open: while it lives, so
+ * does the memory, and so may the driver's side of a parent that was killed.
  * @param fds  set to two new descriptors (memory, leases), close-on-exec; the caller closes them.
  * @retval KVX_INVALID the pool is not shared.
  * Threads: any, also at the same time. */
@@ -83,8 +85,9 @@ KVX_API KVX_NODISCARD kvx_status kvx_pool_export(kvx_pool *pool, int fds[2]);
  * Contexts of one process may join as well, each with classes of its own: then their records cover only what they hold.
  * @param config  as for kvx_pool_create(); chunk_bytes, shared_bytes and pages are the owner's.
  * @param fds     from kvx_pool_export(); not closed.
- * @retval KVX_AGAIN fewer leases are free than the classes need.  @retval KVX_INVALID not the descriptors of a pool.
- * @retval KVX_UNSUPPORTED the owner has ended.
+ * @retval KVX_AGAIN fewer leases are free than the classes need.
+ * @retval KVX_INVALID not the descriptors of a pool, or of two.
+ * @retval KVX_UNSUPPORTED the owner has ended, or is in another pid namespace.
  * Threads: any, also at the same time. */
 KVX_API KVX_NODISCARD kvx_status kvx_pool_join(const kvx_pool_config *config, const int fds[2], kvx_pool **pool);
 

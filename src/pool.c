@@ -13,7 +13,6 @@
 #define CHUNK_BYTES_DEFAULT_MAX (16ull << 30)
 #define CHUNK_BYTES_DEFAULT_MIN (512ull << 20)
 #define CHUNKS_DEFAULT 256u
-#define UNITS_SHARED_MAX 65536u
 #define THREADS_MAX 64u
 #define HUGE_PAGE (2ull << 20)
 #define DEFAULT_UNITS 64u
@@ -142,9 +141,9 @@ static kvx_status share(kvx_pool *pool, const kvx_pool_config *config, uint64_t 
     if (unit > config->shared_bytes)
         unit = config->shared_bytes;
     unit = unit >= HUGE_PAGE ? unit / HUGE_PAGE * HUGE_PAGE : unit / KVX_SLOT_ALIGN * KVX_SLOT_ALIGN;
-    if (unit < largest || config->shared_bytes / unit > UNITS_SHARED_MAX)
+    if (unit < largest || config->shared_bytes / unit > KVX_LEASES_MAX)
         return kvx_note(KVX_INVALID, "shared_bytes must be 1 to %u chunks, and a chunk no less than a slot",
-                        UNITS_SHARED_MAX);
+                        KVX_LEASES_MAX);
     return kvx_lease_create(unit, (uint32_t)(config->shared_bytes / unit), &pool->lease);
 }
 
@@ -167,7 +166,11 @@ static kvx_status plan(kvx_pool *pool, const kvx_pool_config *config, const int 
     } else if (chunk_bytes == 0) {
         chunk_bytes = default_chunk(bytes, *pages);
     }
-    return lay_out(pool, config, chunk_bytes);
+    KVX_TRY(lay_out(pool, config, chunk_bytes));
+    if (shared && !fds && pool->view.n_chunks > kvx_lease_n_units(pool->lease))
+        return kvx_note(KVX_INVALID, "the classes need %u chunks of %llu bytes, shared_bytes is %u of them",
+                        pool->view.n_chunks, (unsigned long long)chunk_bytes, kvx_lease_n_units(pool->lease));
+    return KVX_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------------- books */

@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of leases. A robust mutex guards it: a process that dies with it leaves at worst a unit leased to the dead.
- * Such units are taken back once the process has ended with all its threads, which is when the kernel has closed its
- * files and with them the driver. Its pages are dropped from the file rather than reused, so a transfer that the GPU
- * might still be making ends in pages that nobody else will ever see. */
+/* The table of leases: a word for each unit says which process holds it. Every step is one atomic change of one word,
+ * so there is no lock that a process could die with or be stopped with, and no pointer or index in the table that could
+ * lead anybody astray: whatever a word is changed to, it names a process, or none. Units of a process are taken back
+ * once it has ended with all its threads, which is when the kernel has closed its files and with them the driver. Its
+ * pages are dropped from the file rather than reused, so a transfer that the GPU might still be making ends in pages
+ * that nobody else will ever see. */
 #include "pool_lease.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "../kernels/format.h"
 #include "status.h"
 
 #ifndef MFD_NOEXEC_SEAL /* Linux 6.3 */
@@ -25,29 +30,30 @@
 #endif
 
 #define TABLE_MAGIC 0x6b76786c65617365ull /* "kvxlease" */
-#define TABLE_VERSION 1u
+#define TABLE_VERSION 2u
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#define UNIT_BYTES_MAX (64ull << 30) /* no chunk may be larger */
+#define TRIES 64u                    /* of processes that want the last units at the same time */
 
-/* A process by number and start, because numbers are used again. */
-typedef struct process {
-    int64_t pid;
-    uint64_t start;
-} process;
+/* A process by number and start, because numbers are used again: start << PID_BITS | pid. 0: none. */
+typedef uint64_t process;
+#define PID_BITS 22 /* Linux has no larger ones */
+#define PID_MASK ((1u << PID_BITS) - 1)
 
-typedef struct unit_state {
-    process holder;
-    uint64_t lessee; /* 0: free; else a number of its own for each lease object */
-} unit_state;
-
-typedef struct lease_table {
+/* The files that belong together, and who can tell who lives. Written once. */
+typedef struct table_facts {
     uint64_t magic;
     uint32_t version, n_units;
     uint64_t unit_bytes;
+    uint64_t memory_device, memory_inode;
+    uint64_t pid_namespace; /* process numbers mean nothing in another one */
     process owner;
-    pthread_mutex_t lock; /* guards the rest */
-    uint32_t closed;      /* the owner has destroyed its pool */
-    uint64_t last_lessee;
-    unit_state units[];
+} table_facts;
+
+typedef struct lease_table {
+    table_facts facts;
+    atomic_uint_least64_t closed; /* the owner has destroyed its pool */
+    atomic_uint_least64_t units[];
 } lease_table;
 
 struct kvx_lease {
@@ -55,8 +61,10 @@ struct kvx_lease {
     lease_table *table;
     size_t table_bytes;
     process self;
-    uint64_t lessee, unit_bytes;
-    uint32_t n_units; /* private copies: what the table says is checked once */
+    uint64_t unit_bytes; /* private copies: what the table says is checked once */
+    uint32_t n_units;
+    uint32_t *held; /* units of this object, known here and nowhere else */
+    uint32_t n_held;
     int owns;
 };
 
@@ -82,125 +90,171 @@ static int start_of(int64_t pid, uint64_t *start)
     return 1;
 }
 
-static int same(process a, process b)
+static process process_of(int64_t pid, uint64_t start)
 {
-    return a.pid == b.pid && a.start == b.start;
+    return start << PID_BITS | ((uint64_t)pid & PID_MASK);
 }
 
-/* Only what certainly ended counts as ended. */
+static kvx_status find_self(process *self)
+{
+    uint64_t start;
+    int64_t pid = getpid();
+    if (!start_of(pid, &start))
+        return kvx_note(KVX_UNSUPPORTED, "sharing needs /proc/%lld/stat, to tell processes apart: errno %d",
+                        (long long)pid, errno);
+    *self = process_of(pid, start);
+    return KVX_OK;
+}
+
+/* Only what certainly ended counts as ended. No process has number 0. */
 static int has_ended(process p)
 {
     uint64_t start;
-    int fd = pidfd_open((pid_t)p.pid, 0);
+    int64_t pid = (int64_t)(p & PID_MASK);
+    int fd = pidfd_open((pid_t)pid, 0);
     if (fd < 0)
-        return errno == ESRCH;
+        return pid == 0 || errno == ESRCH;
     struct pollfd ended = {fd, POLLIN, 0};
-    int reused = start_of(p.pid, &start) && start != p.start; /* asked while the descriptor holds the number */
+    int reused = start_of(pid, &start) && process_of(pid, start) != p; /* asked while the descriptor holds the number */
     int over = reused || (poll(&ended, 1, 0) == 1 && (ended.revents & POLLIN));
     close(fd);
     return over;
 }
 
-/* -------------------------------------------------------------------------------------------------------- table */
-
-static int lock_table(lease_table *table)
+static uint64_t own_pid_namespace(void)
 {
-    int error = pthread_mutex_lock(&table->lock);
-    if (error == EOWNERDEAD)
-        error = pthread_mutex_consistent(&table->lock); /* every step leaves it valid */
-    return error == 0;
+    struct stat facts;
+    return stat("/proc/self/ns/pid", &facts) == 0 ? (uint64_t)facts.st_ino : 0;
 }
 
-static void unlock_table(lease_table *table)
+/* -------------------------------------------------------------------------------------------------------- units */
+
+static process holder_of(const kvx_lease *lease, uint32_t unit)
 {
-    pthread_mutex_unlock(&table->lock);
+    return atomic_load(&lease->table->units[unit]);
 }
 
-static void free_unit(const kvx_lease *lease, uint32_t unit)
+static int change_holder(const kvx_lease *lease, uint32_t unit, process from, process to)
 {
-    (void)fallocate(lease->memory_file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(unit * lease->unit_bytes),
-                    (off_t)lease->unit_bytes);
-    lease->table->units[unit].lessee = 0;
+    return atomic_compare_exchange_strong(&lease->table->units[unit], &from, to);
 }
 
-static uint32_t reclaim_locked(kvx_lease *lease)
+static int drop_pages(const kvx_lease *lease, uint32_t unit)
 {
-    process known = {0, 0};
-    int known_ended = 0;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < lease->n_units; i++) {
-        const unit_state *unit = &lease->table->units[i];
-        if (unit->lessee == 0 || same(unit->holder, lease->self))
-            continue;
-        if (!same(unit->holder, known)) {
-            known = unit->holder;
-            known_ended = has_ended(known);
-        }
-        if (known_ended) {
-            free_unit(lease, i);
-            n++;
-        }
-    }
-    return n;
+    int failed;
+    do
+        failed = fallocate(lease->memory_file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                           (off_t)(unit * lease->unit_bytes), (off_t)lease->unit_bytes) != 0;
+    while (failed && errno == EINTR);
+    return !failed;
 }
 
-static uint32_t count_units(const kvx_lease *lease, uint64_t lessee)
+/* Of a unit that this process holds. One whose pages cannot be dropped is never given to anybody. */
+static int free_unit(const kvx_lease *lease, uint32_t unit)
+{
+    return drop_pages(lease, unit) && change_holder(lease, unit, lease->self, 0);
+}
+
+static uint32_t count_free(const kvx_lease *lease)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < lease->n_units; i++)
-        n += lease->table->units[i].lessee == lessee;
+        n += holder_of(lease, i) == 0;
     return n;
 }
 
+/* A unit of the dead is first made ours, so that one process drops its pages; if that dies too, it is next. */
 uint32_t kvx_lease_reclaim(kvx_lease *lease)
 {
-    if (!lock_table(lease->table))
-        return 0;
-    uint32_t n = reclaim_locked(lease);
-    unlock_table(lease->table);
+    process known = 0;
+    int known_ended = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < lease->n_units; i++) {
+        process holder = holder_of(lease, i);
+        if (holder == 0 || holder == lease->self)
+            continue;
+        if (holder != known) {
+            known = holder;
+            known_ended = has_ended(known);
+        }
+        if (known_ended && change_holder(lease, i, holder, lease->self))
+            n += (uint32_t)free_unit(lease, i);
+    }
     return n;
 }
 
-static void take_units(kvx_lease *lease, uint32_t n, uint64_t *offsets, size_t stride)
+/* Untouched so far, so there is nothing to drop. */
+static void untake(kvx_lease *lease)
 {
-    uint32_t taken = 0;
-    for (uint32_t i = 0; taken < n; i++) {
-        unit_state *unit = &lease->table->units[i];
-        if (unit->lessee != 0)
-            continue;
-        unit->holder = lease->self;
-        unit->lessee = lease->lessee; /* last: before it the unit is free */
-        uint64_t offset = i * lease->unit_bytes;
-        memcpy((char *)offsets + taken++ * stride, &offset, sizeof(offset));
-    }
+    while (lease->n_held > 0)
+        (void)change_holder(lease, lease->held[--lease->n_held], lease->self, 0);
+}
+
+static int take_units(kvx_lease *lease, uint32_t n)
+{
+    for (uint32_t i = 0; i < lease->n_units && lease->n_held < n; i++)
+        if (change_holder(lease, i, 0, lease->self))
+            lease->held[lease->n_held++] = i;
+    if (lease->n_held == n)
+        return 1;
+    untake(lease);
+    return 0;
+}
+
+static void pause_for(uint32_t try, process self)
+{
+    struct timespec nap = {0, (long)(10000 + (self >> try) % 64 * 10000)};
+    nanosleep(&nap, NULL);
 }
 
 kvx_status kvx_lease_take(kvx_lease *lease, uint32_t n, uint64_t *offsets, size_t stride)
 {
-    if (!lock_table(lease->table))
-        return kvx_note(KVX_INTERNAL, "the table of leases cannot be locked");
-    uint32_t n_free = count_units(lease, 0);
-    if (n_free < n)
-        n_free += reclaim_locked(lease);
-    if (n_free >= n)
-        take_units(lease, n, offsets, stride);
-    unlock_table(lease->table);
-    if (n_free < n)
+    uint32_t n_free = 0;
+    lease->held = calloc(n, sizeof(*lease->held));
+    if (!lease->held)
+        return kvx_note(KVX_NO_MEMORY, "no memory for %u leases", n);
+    for (uint32_t try = 0; try < TRIES && !take_units(lease, n); try++) {
+        n_free = count_free(lease);
+        if (n_free < n)
+            n_free += kvx_lease_reclaim(lease);
+        if (n_free < n)
+            break;
+        pause_for(try % 48, lease->self); /* enough are free, but others tried at the same time */
+    }
+    if (lease->n_held < n)
         return kvx_note(KVX_AGAIN, "the shared pool has %u of %u leases of %llu bytes free, %u are needed", n_free,
                         lease->n_units, (unsigned long long)lease->unit_bytes, n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t offset = lease->held[i] * lease->unit_bytes;
+        memcpy((char *)offsets + i * stride, &offset, sizeof(offset));
+    }
     return KVX_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------- open and close */
 
+/* A size above RLIMIT_FSIZE would end the process by a signal. */
+static kvx_status check_file_limit(uint64_t bytes)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur)
+        return KVX_OK;
+    return kvx_note(KVX_NO_MEMORY,
+                    "shared memory of %llu bytes is more than RLIMIT_FSIZE allows a file, %llu bytes: raise it "
+                    "(`ulimit -f unlimited`, systemd LimitFSIZE=infinity)",
+                    (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
+}
+
+/* Nobody who has the descriptor can add a seal that would keep pages from being dropped. */
 static kvx_status make_file(const char *name, uint64_t bytes, int *file)
 {
+    KVX_TRY(check_file_limit(bytes));
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return kvx_note(KVX_NO_MEMORY, "memfd_create failed: errno %d", errno);
-    if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0) {
+    if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, SEALS | F_SEAL_SEAL) != 0) {
         kvx_status status = kvx_note(KVX_NO_MEMORY, "a memfd of %llu bytes cannot be sized and sealed: errno %d",
                                      (unsigned long long)bytes, errno);
         close(fd);
@@ -220,24 +274,26 @@ static kvx_status map_table(kvx_lease *lease)
     return KVX_OK;
 }
 
+static kvx_status identify(int file, table_facts *facts)
+{
+    struct stat memory;
+    if (fstat(file, &memory) != 0)
+        return kvx_note(KVX_INVALID, "descriptor %d cannot be asked: errno %d", file, errno);
+    facts->memory_device = (uint64_t)memory.st_dev;
+    facts->memory_inode = (uint64_t)memory.st_ino;
+    facts->pid_namespace = own_pid_namespace();
+    return KVX_OK;
+}
+
 static kvx_status start_table(kvx_lease *lease)
 {
-    pthread_mutexattr_t attributes;
-    lease_table *table = lease->table;
-    table->version = TABLE_VERSION;
-    table->n_units = lease->n_units;
-    table->unit_bytes = lease->unit_bytes;
-    table->owner = lease->self;
-    table->last_lessee = lease->lessee = 1;
-    if (pthread_mutexattr_init(&attributes) != 0)
-        return kvx_note(KVX_NO_MEMORY, "no memory for a lock");
-    int made = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0 &&
-               pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0 &&
-               pthread_mutex_init(&table->lock, &attributes) == 0;
-    pthread_mutexattr_destroy(&attributes);
-    if (!made)
-        return kvx_note(KVX_UNSUPPORTED, "no locks between processes here");
-    table->magic = TABLE_MAGIC;
+    table_facts facts = {.magic = TABLE_MAGIC,
+                         .version = TABLE_VERSION,
+                         .n_units = lease->n_units,
+                         .unit_bytes = lease->unit_bytes,
+                         .owner = lease->self};
+    KVX_TRY(identify(lease->memory_file, &facts));
+    lease->table->facts = facts;
     return KVX_OK;
 }
 
@@ -247,10 +303,10 @@ static kvx_status make_object(kvx_lease **lease)
     if (!made)
         return kvx_note(KVX_NO_MEMORY, "no memory for leases");
     made->memory_file = made->table_file = -1;
-    made->self.pid = getpid();
-    if (!start_of(made->self.pid, &made->self.start)) {
+    kvx_status status = find_self(&made->self);
+    if (status != KVX_OK) {
         free(made);
-        return kvx_note(KVX_UNSUPPORTED, "sharing needs /proc/PID/stat, to tell processes apart");
+        return status;
     }
     *lease = made;
     return KVX_OK;
@@ -264,6 +320,7 @@ static void free_object(kvx_lease *lease)
         close(lease->table_file);
     if (lease->memory_file >= 0)
         close(lease->memory_file);
+    free(lease->held);
     free(lease);
 }
 
@@ -274,7 +331,7 @@ kvx_status kvx_lease_create(uint64_t unit_bytes, uint32_t n_units, kvx_lease **r
     lease->unit_bytes = unit_bytes;
     lease->n_units = n_units;
     lease->owns = 1;
-    lease->table_bytes = sizeof(lease_table) + n_units * sizeof(unit_state);
+    lease->table_bytes = sizeof(lease_table) + n_units * sizeof(lease->table->units[0]);
     kvx_status status = make_file("kvx-pool", unit_bytes * n_units, &lease->memory_file);
     if (status == KVX_OK)
         status = make_file("kvx-leases", lease->table_bytes, &lease->table_file);
@@ -290,59 +347,65 @@ kvx_status kvx_lease_create(uint64_t unit_bytes, uint32_t n_units, kvx_lease **r
     return KVX_OK;
 }
 
-/* A file that could shrink would fault us. */
-static kvx_status check_file(int fd, uint64_t *bytes)
+/* A descriptor of our own, so that what is checked is what is used. A file that could shrink would fault us. */
+static kvx_status open_file(int given, int *file, uint64_t *bytes)
 {
     struct stat facts;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &facts) != 0 || facts.st_size <= 0)
+    *file = fcntl(given, F_DUPFD_CLOEXEC, 0);
+    if (*file < 0 && errno == EMFILE)
+        return kvx_note(KVX_NO_MEMORY, "no descriptors left (see `ulimit -n`)");
+    int seals = *file >= 0 ? fcntl(*file, F_GET_SEALS) : -1;
+    if (seals < 0 || (seals & SEALS) != SEALS || fstat(*file, &facts) != 0 || facts.st_size <= 0)
         return kvx_note(KVX_INVALID,
                         "descriptor %d is none of a shared pool: not a memfd sealed against shrinking and "
                         "growing",
-                        fd);
+                        given);
     *bytes = (uint64_t)facts.st_size;
     return KVX_OK;
 }
 
-static kvx_status check_table(kvx_lease *lease, uint64_t memory_bytes)
+/* Everything in the table is looked at once; another process may change it at any time. */
+static kvx_status check_table(kvx_lease *lease, uint64_t memory_bytes, int given)
 {
-    lease_table *table = lease->table;
-    uint64_t fit = (lease->table_bytes - sizeof(*table)) / sizeof(unit_state);
-    lease->n_units = table->n_units;
-    lease->unit_bytes = table->unit_bytes;
-    if (table->magic != TABLE_MAGIC || table->version != TABLE_VERSION || lease->n_units == 0 || lease->n_units > fit ||
-        lease->unit_bytes != memory_bytes / lease->n_units || memory_bytes % lease->n_units != 0)
-        return kvx_note(KVX_INVALID, "the descriptors are not memory and leases of one shared pool of this version");
-    if (!same(table->owner, lease->self) && has_ended(table->owner))
-        return kvx_note(KVX_UNSUPPORTED, "process %lld, the owner of the shared pool, has ended",
-                        (long long)table->owner.pid);
-    if (!lock_table(table))
-        return kvx_note(KVX_INTERNAL, "the table of leases cannot be locked");
-    uint32_t closed = table->closed;
-    lease->lessee = ++table->last_lessee;
-    unlock_table(table);
-    return closed ? kvx_note(KVX_UNSUPPORTED, "the owner has destroyed the shared pool") : KVX_OK;
+    table_facts facts = lease->table->facts, own = {0};
+    uint64_t fit = (lease->table_bytes - sizeof(lease_table)) / sizeof(lease->table->units[0]);
+    KVX_TRY(identify(lease->memory_file, &own));
+    if (facts.magic != TABLE_MAGIC || facts.version != TABLE_VERSION)
+        return kvx_note(KVX_INVALID, "descriptor %d is no table of leases of this version", given);
+    if (facts.n_units == 0 || facts.n_units > fit || facts.n_units > KVX_LEASES_MAX || facts.unit_bytes == 0 ||
+        facts.unit_bytes % KVX_SLOT_ALIGN != 0 || facts.unit_bytes > UNIT_BYTES_MAX ||
+        facts.unit_bytes != memory_bytes / facts.n_units || memory_bytes % facts.n_units != 0 ||
+        facts.memory_device != own.memory_device || facts.memory_inode != own.memory_inode)
+        return kvx_note(KVX_INVALID, "the descriptors are not memory and leases of one shared pool");
+    if (facts.pid_namespace != own.pid_namespace)
+        return kvx_note(KVX_UNSUPPORTED, "the owner of the shared pool is in another pid namespace: it could not be "
+                                         "told who has ended");
+    lease->n_units = facts.n_units;
+    lease->unit_bytes = facts.unit_bytes;
+    if (facts.owner != lease->self && has_ended(facts.owner))
+        return kvx_note(KVX_UNSUPPORTED, "process %llu, the owner of the shared pool, has ended",
+                        (unsigned long long)(facts.owner & PID_MASK));
+    return atomic_load(&lease->table->closed) ? kvx_note(KVX_UNSUPPORTED, "the owner has destroyed the shared pool")
+                                              : KVX_OK;
+}
+
+static kvx_status open_table(kvx_lease *lease, const int fds[2])
+{
+    uint64_t memory_bytes = 0, table_bytes = 0, most = sizeof(lease_table) + KVX_LEASES_MAX * sizeof(process);
+    KVX_TRY(open_file(fds[0], &lease->memory_file, &memory_bytes));
+    KVX_TRY(open_file(fds[1], &lease->table_file, &table_bytes));
+    if (table_bytes < sizeof(lease_table))
+        return kvx_note(KVX_INVALID, "descriptor %d is no table of leases", fds[1]);
+    lease->table_bytes = table_bytes < most ? table_bytes : most;
+    KVX_TRY(map_table(lease));
+    return check_table(lease, memory_bytes, fds[1]);
 }
 
 kvx_status kvx_lease_open(const int fds[2], kvx_lease **result)
 {
-    uint64_t memory_bytes = 0, table_bytes = 0;
-    KVX_TRY(check_file(fds[0], &memory_bytes));
-    KVX_TRY(check_file(fds[1], &table_bytes));
-    if (table_bytes < sizeof(lease_table))
-        return kvx_note(KVX_INVALID, "descriptor %d is no table of leases", fds[1]);
     kvx_lease *lease = NULL;
     KVX_TRY(make_object(&lease));
-    kvx_status status = KVX_OK;
-    lease->table_bytes = table_bytes;
-    lease->memory_file = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
-    lease->table_file = fcntl(fds[1], F_DUPFD_CLOEXEC, 0);
-    if (lease->memory_file < 0 || lease->table_file < 0)
-        status = kvx_note(KVX_NO_MEMORY, "no descriptors left (see `ulimit -n`)");
-    if (status == KVX_OK)
-        status = map_table(lease);
-    if (status == KVX_OK)
-        status = check_table(lease, memory_bytes);
+    kvx_status status = open_table(lease, fds);
     if (status != KVX_OK) {
         free_object(lease);
         return status;
@@ -353,13 +416,10 @@ kvx_status kvx_lease_open(const int fds[2], kvx_lease **result)
 
 void kvx_lease_close(kvx_lease *lease)
 {
-    if (lock_table(lease->table)) {
-        for (uint32_t i = 0; i < lease->n_units; i++)
-            if (lease->table->units[i].lessee == lease->lessee)
-                free_unit(lease, i);
-        lease->table->closed |= (uint32_t)lease->owns;
-        unlock_table(lease->table);
-    }
+    for (uint32_t i = 0; i < lease->n_held; i++)
+        (void)free_unit(lease, lease->held[i]);
+    if (lease->owns)
+        atomic_store(&lease->table->closed, 1);
     free_object(lease);
 }
 
@@ -388,13 +448,15 @@ kvx_status kvx_lease_export(const kvx_lease *lease, int fds[2])
     return KVX_OK;
 }
 
+uint32_t kvx_lease_n_units(const kvx_lease *lease)
+{
+    return lease->n_units;
+}
+
 void kvx_lease_report(kvx_lease *lease, kvx_pool_stats *stats)
 {
     stats->lease_bytes = lease->unit_bytes;
     stats->leases = lease->n_units;
-    if (!lock_table(lease->table))
-        return;
-    stats->leases_held = count_units(lease, lease->lessee);
-    stats->leases_free = count_units(lease, 0);
-    unlock_table(lease->table);
+    stats->leases_held = lease->n_held;
+    stats->leases_free = count_free(lease);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory shared between processes: joined over a socket, leased in units, taken back only from processes that have
- * ended with all their threads, also when they were killed with the table's lock held; nothing keeps a name. */
+ * ended with all their threads, also when they were killed while giving back; nothing keeps a name. */
 #include "cmocka_door.h"
 
 #include <dirent.h>
@@ -23,7 +23,7 @@
 #define SLOT 65536u
 #define PER_UNIT ((uint32_t)(UNIT / SLOT))
 
-static int die_in_fallocate; /* which is called with the table locked */
+static int die_in_fallocate; /* between the steps of giving back */
 
 int __real_fallocate(int file, int mode, off_t offset, off_t bytes);
 int __wrap_fallocate(int file, int mode, off_t offset, off_t bytes);
@@ -236,7 +236,7 @@ static void die_while_leaving(int link, const int fds[2])
     (void)!kvx_pool_destroy(pool);
 }
 
-static void killed_with_the_lock_held(void **state)
+static void killed_while_leaving(void **state)
 {
     kvx_pool *pool = own(2);
     int fds[2];
@@ -491,7 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(others_join_and_leave), cmocka_unit_test(killed_peers_are_taken_back),
         cmocka_unit_test(joining_takes_back),    cmocka_unit_test(half_dead_peers_keep_their_leases),
-        cmocka_unit_test(killed_at_any_time),    cmocka_unit_test(killed_with_the_lock_held),
+        cmocka_unit_test(killed_at_any_time),    cmocka_unit_test(killed_while_leaving),
         cmocka_unit_test(owners_that_ended),     cmocka_unit_test(one_process_may_join_itself),
         cmocka_unit_test(files_are_checked),     cmocka_unit_test(tables_are_checked),
         cmocka_unit_test(forked_children),

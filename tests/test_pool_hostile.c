@@ -23,11 +23,8 @@
 
 #include "kvx_pool.h"
 #include "pool_peer.h"
+#include "pool_units.h"
 
-#define UNIT (2ull << 20)
-#define N_UNITS 8u
-#define SLOT 65536u
-#define PER_UNIT ((uint32_t)(UNIT / SLOT))
 #define FACTS_BYTES 64u /* of the table, before the units */
 
 static int signal_in_fallocate, signal_in_pidfd_open, fallocate_fails;
@@ -51,54 +48,6 @@ int __wrap_pidfd_open(pid_t pid, unsigned flags)
     return __real_pidfd_open(pid, flags);
 }
 
-static kvx_status create(uint32_t n_units, uint64_t shared_units, kvx_pool **pool)
-{
-    kvx_slot_class class = {SLOT, n_units * PER_UNIT, 1, 0};
-    kvx_pool_config config = KVX_POOL_CONFIG_INIT;
-    config.classes = &class;
-    config.n_classes = 1;
-    config.engine = KVX_ENGINE_CPU;
-    config.shared_bytes = shared_units * UNIT;
-    config.chunk_bytes = UNIT;
-    return kvx_pool_create(&config, pool);
-}
-
-/* Shared, with two of eight units leased. */
-static kvx_pool *own(int fds[2])
-{
-    kvx_pool *pool = NULL;
-    assert_int_equal(create(2, N_UNITS, &pool), KVX_OK);
-    assert_int_equal(kvx_pool_export(pool, fds), KVX_OK);
-    return pool;
-}
-
-static void disown(kvx_pool *pool, const int fds[2])
-{
-    close(fds[0]);
-    close(fds[1]);
-    assert_int_equal(kvx_pool_destroy(pool), KVX_OK);
-}
-
-static kvx_status join(const int fds[2], uint32_t n_units, kvx_pool **pool)
-{
-    kvx_slot_class class = {SLOT, n_units * PER_UNIT, 1, 0};
-    kvx_pool_config config = KVX_POOL_CONFIG_INIT;
-    config.classes = &class;
-    config.n_classes = 1;
-    config.engine = KVX_ENGINE_CPU;
-    *pool = NULL;
-    return kvx_pool_join(&config, fds, pool);
-}
-
-static void refuse(const int fds[2], kvx_status wanted, const char *word)
-{
-    kvx_pool *pool;
-    assert_int_equal(join(fds, 1, &pool), wanted);
-    assert_null(pool);
-    if (!strstr(kvx_last_error(), word))
-        fail_msg("the note does not say \"%s\": %s", word, kvx_last_error());
-}
-
 static kvx_pool_stats stats_of(kvx_pool *pool)
 {
     kvx_pool_stats stats = {.size = sizeof stats};
@@ -118,7 +67,7 @@ static uint32_t reclaim(kvx_pool *pool)
 static void get_signal_while_leaving(int link, const int fds[2])
 {
     kvx_pool *pool;
-    if (join(fds, 3, &pool) != KVX_OK)
+    if (units_join(fds, 3, &pool) != KVX_OK)
         _exit(1);
     signal_in_fallocate = peer_hear(link);
     peer_tell(link, 'y');
@@ -128,7 +77,7 @@ static void get_signal_while_leaving(int link, const int fds[2])
 static void get_signal_while_asking(int link, const int fds[2])
 {
     kvx_pool *pool;
-    if (join(fds, 3, &pool) != KVX_OK)
+    if (units_join(fds, 3, &pool) != KVX_OK)
         _exit(1);
     signal_in_pidfd_open = peer_hear(link);
     peer_tell(link, 'y');
@@ -150,28 +99,28 @@ static void stopped_peers_hold_up_nobody(void **state)
     for (int kind = 0; kind < 2; kind++) {
         kvx_pool *pool, *joined;
         int fds[2];
-        pool = own(fds);
+        pool = units_own(fds);
         peer a = peer_start(kinds[kind], fds);
         peer_tell(a.link, SIGSTOP);
         assert_int_equal(peer_hear(a.link), 'y');
         wait_for_stop(a.pid);
         assert_int_equal(stats_of(pool).leases_free, 3);
         assert_int_equal(reclaim(pool), 0);
-        assert_int_equal(join(fds, 4, &joined), KVX_AGAIN);
-        assert_int_equal(join(fds, 3, &joined), KVX_OK);
+        assert_int_equal(units_join(fds, 4, &joined), KVX_AGAIN);
+        assert_int_equal(units_join(fds, 3, &joined), KVX_OK);
         assert_int_equal(kvx_pool_destroy(joined), KVX_OK);
         kill(a.pid, SIGKILL);
         peer_end(a, 1);
         assert_int_equal(reclaim(pool), 3);
         assert_int_equal(stats_of(pool).leases_free, 6);
-        disown(pool, fds);
+        units_disown(pool, fds);
     }
 }
 
 static void die_while_reclaiming(int link, const int fds[2])
 {
     kvx_pool *pool;
-    if (join(fds, 1, &pool) != KVX_OK)
+    if (units_join(fds, 1, &pool) != KVX_OK)
         _exit(1);
     peer_tell(link, 'y');
     (void)peer_hear(link);
@@ -185,7 +134,7 @@ static void killed_while_taking_back(void **state)
     kvx_pool *pool;
     int fds[2];
     (void)state;
-    pool = own(fds);
+    pool = units_own(fds);
     peer a = peer_start(get_signal_while_leaving, fds), b = peer_start(die_while_reclaiming, fds);
     assert_int_equal(peer_hear(b.link), 'y');
     peer_tell(a.link, SIGKILL);
@@ -196,7 +145,7 @@ static void killed_while_taking_back(void **state)
     assert_int_equal(stats_of(pool).leases_free, 2);
     assert_int_equal(reclaim(pool), 4);
     assert_int_equal(stats_of(pool).leases_free, 6);
-    disown(pool, fds);
+    units_disown(pool, fds);
 }
 
 /* Two always fit, whoever is quicker. */
@@ -205,7 +154,7 @@ static void come_and_go(int link, const int fds[2])
     (void)link;
     for (int i = 0; i < 300; i++) {
         kvx_pool *pool;
-        if (join(fds, 3, &pool) != KVX_OK || kvx_pool_destroy(pool) != KVX_OK)
+        if (units_join(fds, 3, &pool) != KVX_OK || kvx_pool_destroy(pool) != KVX_OK)
             _exit(1);
     }
 }
@@ -215,12 +164,12 @@ static void crowds_lose_no_lease(void **state)
     kvx_pool *pool;
     int fds[2];
     (void)state;
-    pool = own(fds);
+    pool = units_own(fds);
     peer a = peer_start(come_and_go, fds), b = peer_start(come_and_go, fds);
     peer_end(a, 0);
     peer_end(b, 0);
     assert_int_equal(stats_of(pool).leases_free, 6);
-    disown(pool, fds);
+    units_disown(pool, fds);
 }
 
 /* Pages that stay in the file could still be written to by the GPU of the dead: nobody gets them. */
@@ -229,17 +178,17 @@ static void pages_that_cannot_be_dropped(void **state)
     kvx_pool *pool, *joined;
     int fds[2];
     (void)state;
-    pool = own(fds);
+    pool = units_own(fds);
     peer a = peer_start(get_signal_while_leaving, fds);
     peer_tell(a.link, SIGKILL);
     assert_int_equal(peer_hear(a.link), 'y');
     peer_end(a, 1);
     fallocate_fails = 1;
     assert_int_equal(reclaim(pool), 0);
-    assert_int_equal(join(fds, 4, &joined), KVX_AGAIN);
+    assert_int_equal(units_join(fds, 4, &joined), KVX_AGAIN);
     fallocate_fails = 0;
     assert_int_equal(stats_of(pool).leases_free, 3);
-    disown(pool, fds);
+    units_disown(pool, fds);
 }
 
 /* -------------------------------------------------------------------------------------------------------- scribblers
@@ -272,7 +221,7 @@ static void live_with_it(int link, const int fds[2])
         kvx_slot slots[PER_UNIT];
         void *bytes;
         uint64_t n;
-        kvx_status status = join(fds, 1 + (uint32_t)i % 4, &pool);
+        kvx_status status = units_join(fds, 1 + (uint32_t)i % 4, &pool);
         if (status == KVX_AGAIN)
             continue;
         if (status != KVX_OK || kvx_pool_take(pool, 0, PER_UNIT, slots) != KVX_OK)
@@ -292,7 +241,7 @@ static void scribbled_tables_mislead_nobody(void **state)
     kvx_pool *pool;
     int fds[2];
     (void)state;
-    pool = own(fds);
+    pool = units_own(fds);
     peer a = peer_start(scribble, fds);
     assert_int_equal(peer_hear(a.link), 'y');
     peer b = peer_start(live_with_it, fds);
@@ -300,7 +249,7 @@ static void scribbled_tables_mislead_nobody(void **state)
     kill(a.pid, SIGKILL);
     peer_end(a, 1);
     assert_true(stats_of(pool).leases_free <= N_UNITS);
-    disown(pool, fds);
+    units_disown(pool, fds);
 }
 
 static int sealed_file(uint64_t bytes)
@@ -328,7 +277,7 @@ static void forged_geometry(void **state)
     int fds[2];
     uint64_t facts[FACTS_BYTES / 8];
     (void)state;
-    pool = own(fds);
+    pool = units_own(fds);
     assert_int_equal(pread(fds[1], facts, sizeof facts, 0), sizeof facts);
     for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
         uint64_t n = forged[i].n_units ? forged[i].n_units : 1;
@@ -339,13 +288,13 @@ static void forged_geometry(void **state)
         facts[2] = forged[i].unit_bytes;
         facts[4] = (uint64_t)memory.st_ino;
         assert_int_equal(pwrite(made[1], facts, sizeof facts, 0), sizeof facts);
-        assert_int_equal(join(made, 1, &joined), forged[i].status);
+        assert_int_equal(units_join(made, 1, &joined), forged[i].status);
         if (joined)
             assert_int_equal(kvx_pool_destroy(joined), KVX_OK);
         close(made[0]);
         close(made[1]);
     }
-    disown(pool, fds);
+    units_disown(pool, fds);
 }
 
 static void files_of_two_pools(void **state)
@@ -353,19 +302,19 @@ static void files_of_two_pools(void **state)
     kvx_pool *a, *b;
     int fds_a[2], fds_b[2];
     (void)state;
-    a = own(fds_a);
-    b = own(fds_b);
+    a = units_own(fds_a);
+    b = units_own(fds_b);
     const int mixed[2] = {fds_a[0], fds_b[1]};
-    refuse(mixed, KVX_INVALID, "one shared pool");
+    units_refuse(mixed, KVX_INVALID, "one shared pool");
     const int zero[2] = {open("/dev/zero", O_RDWR | O_CLOEXEC), fds_b[1]};
-    refuse(zero, KVX_INVALID, "not a memfd");
+    units_refuse(zero, KVX_INVALID, "not a memfd");
     close(zero[0]);
     for (int i = 0; i < 2; i++) { /* no seal that would keep pages in the file, or anybody from writing */
         assert_int_equal(fcntl(fds_a[i], F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1);
         assert_int_equal(fcntl(fds_a[i], F_ADD_SEALS, F_SEAL_WRITE), -1);
     }
-    disown(a, fds_a);
-    disown(b, fds_b);
+    units_disown(a, fds_a);
+    units_disown(b, fds_b);
 }
 
 int main(void)

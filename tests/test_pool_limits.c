@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,59 +21,7 @@
 
 #include "kvx_pool.h"
 #include "pool_peer.h"
-
-#define UNIT (2ull << 20)
-#define N_UNITS 8u
-#define SLOT 65536u
-#define PER_UNIT ((uint32_t)(UNIT / SLOT))
-
-static kvx_status create(uint32_t n_units, uint64_t shared_units, kvx_pool **pool)
-{
-    kvx_slot_class class = {SLOT, n_units * PER_UNIT, 1, 0};
-    kvx_pool_config config = KVX_POOL_CONFIG_INIT;
-    config.classes = &class;
-    config.n_classes = 1;
-    config.engine = KVX_ENGINE_CPU;
-    config.shared_bytes = shared_units * UNIT;
-    config.chunk_bytes = UNIT;
-    return kvx_pool_create(&config, pool);
-}
-
-/* Shared, with two of eight units leased. */
-static kvx_pool *own(int fds[2])
-{
-    kvx_pool *pool = NULL;
-    assert_int_equal(create(2, N_UNITS, &pool), KVX_OK);
-    assert_int_equal(kvx_pool_export(pool, fds), KVX_OK);
-    return pool;
-}
-
-static void disown(kvx_pool *pool, const int fds[2])
-{
-    close(fds[0]);
-    close(fds[1]);
-    assert_int_equal(kvx_pool_destroy(pool), KVX_OK);
-}
-
-static kvx_status join(const int fds[2], uint32_t n_units, kvx_pool **pool)
-{
-    kvx_slot_class class = {SLOT, n_units * PER_UNIT, 1, 0};
-    kvx_pool_config config = KVX_POOL_CONFIG_INIT;
-    config.classes = &class;
-    config.n_classes = 1;
-    config.engine = KVX_ENGINE_CPU;
-    *pool = NULL;
-    return kvx_pool_join(&config, fds, pool);
-}
-
-static void refuse(const int fds[2], kvx_status wanted, const char *word)
-{
-    kvx_pool *pool;
-    assert_int_equal(join(fds, 1, &pool), wanted);
-    assert_null(pool);
-    if (!strstr(kvx_last_error(), word))
-        fail_msg("the note does not say \"%s\": %s", word, kvx_last_error());
-}
+#include "pool_units.h"
 
 /* ------------------------------------------------------------------------------------------------- limits, namespaces
  */
@@ -86,7 +33,7 @@ static void limit_files(int link, const int fds[2])
     (void)link, (void)fds;
     if (setrlimit(RLIMIT_FSIZE, &low) != 0)
         _exit(1);
-    if (create(2, N_UNITS, &pool) != KVX_NO_MEMORY || !strstr(kvx_last_error(), "ulimit -f") || pool)
+    if (units_create(2, N_UNITS, &pool) != KVX_NO_MEMORY || !strstr(kvx_last_error(), "ulimit -f") || pool)
         _exit(2);
 }
 
@@ -96,7 +43,7 @@ static void file_sizes_are_limited(void **state)
     kvx_pool *pool = NULL;
     (void)state;
     peer_end(peer_start(limit_files, none), 0); /* and not by SIGXFSZ */
-    assert_int_equal(create(N_UNITS + 1, N_UNITS, &pool), KVX_INVALID);
+    assert_int_equal(units_create(N_UNITS + 1, N_UNITS, &pool), KVX_INVALID);
     assert_non_null(strstr(kvx_last_error(), "shared_bytes"));
     assert_null(pool);
 }
@@ -111,7 +58,7 @@ static void join_from_elsewhere(int link, const int fds[2])
         _exit(0); /* may not try */
     pid_t child = fork();
     if (child == 0)
-        _exit(join(fds, 1, &pool) == KVX_UNSUPPORTED && strstr(kvx_last_error(), "pid namespace") ? 0 : 1);
+        _exit(units_join(fds, 1, &pool) == KVX_UNSUPPORTED && strstr(kvx_last_error(), "pid namespace") ? 0 : 1);
     _exit(child > 0 && waitpid(child, &ended, 0) == child && WIFEXITED(ended) ? WEXITSTATUS(ended) : 1);
 }
 
@@ -120,9 +67,9 @@ static void other_pid_namespaces(void **state)
     kvx_pool *pool;
     int fds[2];
     (void)state;
-    pool = own(fds);
+    pool = units_own(fds);
     peer_end(peer_start(join_from_elsewhere, fds), 0);
-    disown(pool, fds);
+    units_disown(pool, fds);
 }
 
 static uint32_t count_descriptors(void)
@@ -143,13 +90,13 @@ static void descriptors_are_closed(void **state)
     struct rlimit limit, low;
     int fds[2], more[2];
     (void)state;
-    pool = own(fds);
+    pool = units_own(fds);
     const int swapped[2] = {fds[1], fds[0]}, half[2] = {fds[0], -1};
     uint32_t with_pool = count_descriptors();
-    refuse(swapped, KVX_INVALID, "descriptor");
-    refuse(half, KVX_INVALID, "descriptor -1");
-    assert_int_equal(join(fds, 7, &joined), KVX_AGAIN);
-    assert_int_equal(join(fds, 6, &joined), KVX_OK);
+    units_refuse(swapped, KVX_INVALID, "descriptor");
+    units_refuse(half, KVX_INVALID, "descriptor -1");
+    assert_int_equal(units_join(fds, 7, &joined), KVX_AGAIN);
+    assert_int_equal(units_join(fds, 6, &joined), KVX_OK);
     assert_int_equal(kvx_pool_destroy(joined), KVX_OK);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     int next = dup(fds[0]); /* as many as that are open, and one more */
@@ -158,7 +105,7 @@ static void descriptors_are_closed(void **state)
         low = limit;
         low.rlim_cur = (rlim_t)next + n;
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-        kvx_status exported = kvx_pool_export(pool, more), status = join(fds, 1, &joined);
+        kvx_status exported = kvx_pool_export(pool, more), status = units_join(fds, 1, &joined);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
         assert_int_equal(exported, n < 2 ? KVX_NO_MEMORY : KVX_OK);
         if (exported == KVX_OK)
@@ -168,7 +115,7 @@ static void descriptors_are_closed(void **state)
             assert_int_equal(kvx_pool_destroy(joined), KVX_OK);
         assert_int_equal(count_descriptors(), with_pool);
     }
-    disown(pool, fds);
+    units_disown(pool, fds);
     assert_int_equal(count_descriptors(), before);
 }
 
@@ -199,7 +146,7 @@ static void memory_stays_out_of_children_and_dumps(void **state)
         kvx_slot slot = {0, 0, 0};
         void *bytes = NULL;
         uint64_t n;
-        assert_int_equal(create(2, shared, &pool), KVX_OK);
+        assert_int_equal(units_create(2, shared, &pool), KVX_OK);
         assert_int_equal(kvx_pool_slot_bytes(pool, slot, &bytes, &n), KVX_OK);
         assert_int_equal(has_flag(bytes, " dc"), 1);
         assert_int_equal(has_flag(bytes, " dd"), 1);
@@ -235,7 +182,8 @@ static int child_is_refused(kvx_pool *pool)
            kvx_pool_stats_get(pool, &stats) == KVX_FORKED && kvx_pool_wait(pool, 0) == KVX_FORKED &&
            kvx_pool_quiesce(pool, 0) == KVX_FORKED && kvx_pool_resume(pool) == KVX_FORKED &&
            kvx_pool_export(pool, fds) == KVX_FORKED && kvx_pool_reclaim(pool, NULL) == KVX_FORKED &&
-           kvx_pool_destroy(pool) == KVX_FORKED && create(1, 0, &fresh) == KVX_OK && kvx_pool_destroy(fresh) == KVX_OK;
+           kvx_pool_destroy(pool) == KVX_FORKED && units_create(1, 0, &fresh) == KVX_OK &&
+           kvx_pool_destroy(fresh) == KVX_OK;
 }
 
 static void forks_at_any_moment(void **state)
@@ -245,7 +193,7 @@ static void forks_at_any_moment(void **state)
     void *result;
     int ended, fds[2];
     (void)state;
-    t.pool = own(fds);
+    t.pool = units_own(fds);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, &t), 0);
     for (int i = 0; i < 60; i++) {
@@ -261,7 +209,7 @@ static void forks_at_any_moment(void **state)
         assert_int_equal(pthread_join(threads[i], &result), 0);
         assert_ptr_equal(result, &t);
     }
-    disown(t.pool, fds);
+    units_disown(t.pool, fds);
 }
 
 int main(void)
